@@ -201,7 +201,7 @@ def export_study(
         store: None if nobody has answered yet.
         address: of the folder in Label Studio.
     """
-    from paco_core.data.annotation import assignment, label_studio, preference_files
+    from paco_core.data.annotation import assignment, character_rankings, label_studio, preference_files
 
     checked(folder, "new folder")
     votes: list[Annotation] = []
@@ -213,6 +213,11 @@ def export_study(
         chosen = assignment.sample(sizes, store.setting("instances", None))
         if form == LABEL_STUDIO:
             instances = instances[instances["instance_id"].isin(chosen)]
+    if form == character_rankings.CHARACTERS:
+        if "characters" not in instances:
+            raise DataError("the format characters is for images with characters; add --pictures PATH")
+        count = character_rankings.export_stories(folder, instances, votes, images)
+        return f"{folder / character_rankings.STORIES}: {count} groups of {len(votes)} rankings"
     if form != LABEL_STUDIO:
         pairs = list(preference_files.preference_pairs(instances, votes))
         preference_files.export_pairs(form, folder, pairs, images)

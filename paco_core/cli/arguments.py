@@ -316,7 +316,7 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
     annotate.add_argument("--pictures", type=Path, metavar="PATH", help=text)
     annotate.add_argument(
         "--format",
-        choices=("label-studio", "pick-a-pic", "folders", "jsonl"),
+        choices=("label-studio", "pick-a-pic", "folders", "jsonl", "characters"),
         default="label-studio",
         help="format of the export (default: %(default)s)",
     )

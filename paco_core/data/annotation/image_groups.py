@@ -1,19 +1,24 @@
-"""Image groups: images of one prompt, from any tool, which people rank without a reference image."""
+"""Image groups: images of one prompt, from any tool, which people rank.
+
+People see the prompt. If a group has images of characters (``characters/NAME/`` in its folder), people also see these
+images, in one picture next to the candidates.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from paco_core.data.records.characters import MAX_CHARACTERS, MAX_IMAGES, Character
 from paco_core.data.records.records import panel_ref, parse_ref
 from paco_core.data.tables import FORMATS, parse_text, read_rows
 from paco_core.io.decoding import SUFFIXES
 from paco_core.io.files import DataError, digest, read_text_file
-from paco_core.io.pictures import content_and_size, read_image
+from paco_core.io.pictures import content_and_size, join_in_row, read_image
 from paco_core.io.rejected import Rejected
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 SMALLEST, LARGEST = 2, 6  # images of a group
 ANSWERS = "annotations"  # folder next to the images: the store and the answers
 PROMPT_FILE = "prompt.txt"
+CHARACTERS = "characters"  # folder in a group, with one folder of images per character
 NO_REFERENCE = ""
 KEYS = ("image", "prompt")
 
@@ -31,9 +37,10 @@ class ImageFiles:
     """Images by ``MD5#0``, with the methods of :class:`paco_core.data.records.panels.PanelStore` that a queue needs."""
 
     files: Mapping[str, Path]
+    rows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # id -> images in one row
 
     def versions(self) -> dict[str, str]:
-        return {md5: md5 for md5 in self.files}
+        return {name: name for name in (*self.files, *self.rows)}
 
     def panel(self, ref: str) -> Image:
         """The image of a reference.
@@ -42,6 +49,8 @@ class ImageFiles:
             DataError: if it was changed or removed.
         """
         md5, _ = parse_ref(ref)
+        if md5 in self.rows:
+            return join_in_row([self.panel(panel_ref(name, 0)) for name in self.rows[md5]])
         if content_and_size(self.files[md5])[0] != md5:
             raise DataError(f"{self.files[md5]}: it was changed; start `paco annotate --pictures` again")
         return read_image(self.files[md5])
@@ -61,8 +70,9 @@ def read_image_groups(source: Path, rejected: Rejected) -> tuple[pd.DataFrame, I
         rejected: collects groups that cannot be ranked.
 
     Returns:
-        Columns ``instance_id``, ``prompt``, ``reference`` (empty) and ``candidates``. An instance id is a digest of the
-        prompt and the images, so changed images are a new instance.
+        Columns ``instance_id``, ``prompt``, ``reference`` (the row of the characters' images, or empty), ``candidates``
+        and ``characters`` (tuple of :class:`Character`). An instance id is a digest of the prompt and all images, so
+        changed images are a new instance.
 
     Raises:
         DataError: if the source is missing, or none of its groups can be ranked.
@@ -71,21 +81,48 @@ def read_image_groups(source: Path, rejected: Rejected) -> tuple[pd.DataFrame, I
         raise DataError(f"{source}: no such folder or table")
     if source.is_file() and source.suffix.lower() not in FORMATS:
         raise DataError(f"{source}: expected a folder, or a table ({', '.join(FORMATS)})")
-    rows, files = [], dict[str, Path]()
+    rows, files, image_rows = [], dict[str, Path](), dict[str, tuple[str, ...]]()
     for place, prompt, images in _folders(source) if source.is_dir() else _table(source, rejected):
         try:
             md5s = _contents(images)
+            characters = _characters(images[0].parent) if source.is_dir() else ()
+            character_files = {content_and_size(Path(path))[0]: Path(path) for c in characters for path in c.images}
         except DataError as error:
             rejected.add(place, f"group: {error}")
             continue
-        files |= dict(zip(md5s, images, strict=True))
-        refs = [panel_ref(md5, 0) for md5 in md5s]
-        rows.append((digest([prompt, *refs], 16), prompt, NO_REFERENCE, refs))
+        files |= character_files | dict(zip(md5s, images, strict=True))
+        refs, reference = [panel_ref(md5, 0) for md5 in md5s], NO_REFERENCE
+        if character_files:
+            row = digest([[c.name for c in characters], *character_files], 32)
+            image_rows[row], reference = tuple(character_files), panel_ref(row, 0)
+        instance_id = digest([prompt, *refs, *([reference] if reference else [])], 16)
+        rows.append((instance_id, prompt, reference, refs, characters))
     if not rows:
         hint = f"put {SMALLEST} to {LARGEST} images of one prompt into each subfolder"
         raise DataError(f"{source}: contains no group of images that can be ranked{rejected.example}; {hint}")
-    table = pd.DataFrame(rows, columns=["instance_id", "prompt", "reference", "candidates"])
-    return table.drop_duplicates("instance_id", ignore_index=True), ImageFiles(files)
+    table = pd.DataFrame(rows, columns=["instance_id", "prompt", "reference", "candidates", "characters"])
+    return table.drop_duplicates("instance_id", ignore_index=True), ImageFiles(files, image_rows)
+
+
+def _characters(group: Path) -> tuple[Character, ...]:
+    """The characters of a group by the names of their folders; empty if it has none."""
+    folder = group / CHARACTERS
+    names = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    if len(names) > MAX_CHARACTERS:
+        raise DataError(f"{folder} has {len(names)} characters, expected at most {MAX_CHARACTERS}")
+    characters = []
+    for path in names:
+        images = _images_in(path)
+        if not 1 <= len(images) <= MAX_IMAGES:
+            raise DataError(f"{path} has {len(images)} images, expected 1 to {MAX_IMAGES}")
+        characters.append(Character(path.name, tuple(map(str, images))))
+    return tuple(characters)
+
+
+def _images_in(folder: Path) -> list[Path]:
+    """The images in a folder, without hidden files."""
+    images = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES and path.is_file()]
+    return [path for path in images if not path.name.startswith(".")]
 
 
 def _contents(images: list[Path]) -> list[str]:
@@ -102,11 +139,9 @@ def _folders(source: Path) -> Iterator[tuple[str, str, list[Path]]]:
     """(place, prompt, images) of each folder that contains images; hidden files do not count."""
     for folder in sorted([source, *(path for path in source.rglob("*") if path.is_dir())]):
         inner = folder.relative_to(source)
-        if any(part.startswith(".") for part in inner.parts):
+        if any(part.startswith(".") or part == CHARACTERS for part in inner.parts):
             continue
-        images = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES and path.is_file()]
-        images = [path for path in images if not path.name.startswith(".")]
-        if images:
+        if images := _images_in(folder):
             file = folder / PROMPT_FILE
             prompt = read_text_file(file).strip() if file.is_file() else ""
             yield str(folder), prompt or str(inner if inner.parts else folder.resolve().name), images

@@ -33,12 +33,16 @@ class NotAssigned(Exception):
 
 @dataclass(frozen=True)
 class QueuedInstance:
-    """A reference panel and its candidates. Without a reference, people see the prompt of the candidates instead."""
+    """A reference panel and its candidates. Without a reference, people see the prompt of the candidates instead.
+
+    If ``characters`` (names) is not empty, the reference shows these characters, and people also see the prompt.
+    """
 
     instance_id: str
     reference: str
     candidates: Sequence[str]
     prompt: str = ""
+    characters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,8 @@ class QueueView:
 
     ``ranking`` contains places on the page, best first: the ranking before an undo. ``ahead`` is the next instance,
     with ``candidates_ahead`` candidates, which lets the page load its pictures early. ``prompt`` is None if the
-    instance has a reference.
+    instance has a reference. ``characters`` contains the names of the characters that the reference shows, and
+    ``caption`` is then the prompt.
     """
 
     instance: str | None
@@ -70,13 +75,16 @@ class QueueView:
     total: int
     last: Last | None
     prompt: str | None = None
+    characters: tuple[str, ...] = ()
+    caption: str = ""
 
 
 class AnnotationQueue:
     """A running study: instances, annotators and assignments. Thread-safe.
 
     Args:
-        instances: columns ``instance_id``, ``reference``, ``candidates``; ``prompt`` if references are empty.
+        instances: columns ``instance_id``, ``reference``, ``candidates``; ``prompt`` if references are empty; optional
+            ``characters``, which the references show.
         overlap: number of annotators per instance.
         count: size of a random sample of the instances; None takes all.
 
@@ -94,8 +102,11 @@ class AnnotationQueue:
     ) -> None:
         self.store, self.panels, self.overlap = store, panels, overlap
         prompts = instances.get("prompt", [""] * len(instances))
-        rows = zip(instance_rows(instances), prompts, strict=True)
-        self.instances = {row[0]: QueuedInstance(*row, str(prompt)) for row, prompt in rows}
+        characters = instances.get("characters", [()] * len(instances))
+        self.instances = {
+            row[0]: QueuedInstance(*row, str(prompt), tuple(character.name for character in visible))
+            for row, prompt, visible in zip(instance_rows(instances), prompts, characters, strict=True)
+        }
         if not self.instances:
             raise DataError("there are no instances to annotate; run `dvc repro rankings`")
         self.chosen = assignment.sample(self.instances, count)
@@ -172,6 +183,8 @@ class AnnotationQueue:
                 total=work.total,
                 last=Last(last.instance_id, last.revision) if last else None,
                 prompt=self.instances[first].prompt if first and not self.instances[first].reference else None,
+                characters=self.instances[first].characters if first else (),
+                caption=self.instances[first].prompt if first and self.instances[first].characters else "",
             )
 
     def _before(self, annotator: Annotator, withdrawal: AnnotatorAnswer) -> tuple[int, ...]:

@@ -4,7 +4,8 @@
  "panels": [{"image": "panel1.png", "text": "Mia finds Fox."}, {"image": "panel2.png", "text": "An empty street."}]}
 
 Paths are relative to the file. The text of a panel names the characters that the panel should show. If an annotator
-knows better, ``shows`` lists the names of the characters that are in the panel.
+knows better, ``shows`` lists the names of the characters that are in the panel, and ``wrong`` the names of characters
+that should be in it and are not recognizable (:mod:`paco_core.data.annotation.character_rankings`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -43,6 +44,7 @@ class StoryPanel(_Part):
     image: Words
     text: Words
     shows: list[str] | None = None
+    wrong: list[str] = Field(default_factory=list)  # characters that annotators do not recognize in the panel
 
 
 class GeneratedStory(_Part):
@@ -55,41 +57,51 @@ class GeneratedStory(_Part):
     def _names_are_known(self) -> GeneratedStory:
         names = [character.name for character in self.characters]
         for panel in self.panels:
-            if unknown := sorted(set(panel.shows or ()) - set(names)):
-                raise ValueError(f"panel {panel.image} shows {unknown[0]!r}, which is not among its characters {names}")
+            if unknown := sorted({*(panel.shows or ()), *panel.wrong} - set(names)):
+                raise ValueError(f"panel {panel.image} has {unknown[0]!r}, which is not among its characters {names}")
+            if contradictory := sorted({*(panel.shows or ())} & set(panel.wrong)):
+                raise ValueError(f"panel {panel.image} has {contradictory[0]!r} in shows and in wrong; remove one")
         return self
 
     def visible_names(self, panel: StoryPanel) -> set[str]:
         """The names of the characters that a panel shows."""
         if panel.shows is not None:
             return set(panel.shows)
-        return {character.name for character in named_characters(panel.text, self.characters)}
+        return {character.name for character in named_characters(panel.text, self.characters)} - set(panel.wrong)
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A possible case: a character, and a panel or one of the character's images (``copy``)."""
+class _Panel(NamedTuple):
+    """A panel, or an image of the character as a panel (``copy``), in comparison with a character."""
+
+    image: Image
+    kind: CharacterKind
+    key: str
+    copied: int = -1  # position of the image that the panel copies
+    is_labelled: bool = False  # whether annotators labelled it, so that it is used in addition to the shares
+
+
+class _Candidate(NamedTuple):
+    """A possible case: a character with its images, and a panel."""
 
     character: Character
     images: Sequence[Image]
-    panel: Image
-    kind: CharacterKind
+    panel: _Panel
     unit: str
-    key: str
-    copied: int = -1  # position of the image that the panel copies
 
     def answers(self) -> list[str]:
         """One answer without reasons per image: a copy of one image is a new picture in comparison with the others."""
-        consistent = [self.kind == POSITIVE or (self.copied not in (-1, n)) for n in range(len(self.images))]
-        return [f"{YES if value else NO}." for value in consistent]
+        kind, copied = self.panel.kind, self.panel.copied
+        labels = [kind == POSITIVE or copied not in (-1, position) for position in range(len(self.images))]
+        return [f"{YES if label else NO}." for label in labels]
 
 
 def add_stories(characters: CharacterPairs, file: Path, shares: Mapping[NegativeKind, float], seed: int) -> None:
     """Add the cases of a file of generated stories.
 
     Each panel is a positive case of every character that it shows. Negative cases are selected by seed, until each kind
-    has its share of all cases or no candidate is left. ``other_character`` takes the panels of a neighboring story.
-    Both stories are on the same side of a split, so no panel is in training and held out.
+    has its share of all cases or no candidate is left. Panels that annotators labelled as wrong are always used, as
+    ``other_character``. This kind also takes the panels of a neighboring story. Both stories are on the same side of a
+    split, so no panel is in training and held out.
 
     Args:
         shares: share of each negative kind of all cases.
@@ -103,16 +115,16 @@ def add_stories(characters: CharacterPairs, file: Path, shares: Mapping[Negative
     if len(groups) > 1 and len(groups[-1]) == 1:
         groups[-2] += groups.pop()
     candidates = [candidate for number, group in enumerate(groups) for candidate in _candidates(group, file, number)]
-    positives = [candidate for candidate in candidates if candidate.kind == POSITIVE]
-    total = len(positives) / (1 - sum(shares.values()))
-    chosen = list(positives)
+    chosen = [candidate for candidate in candidates if candidate.panel.kind == POSITIVE]
+    total = len(chosen) / (1 - sum(shares.values()))
     for kind in NEGATIVES:
-        of_kind = sorted((c for c in candidates if c.kind == kind), key=lambda c: random_key(seed, kind, c.key))
-        chosen += of_kind[: round(shares.get(kind, 0.0) * total)]
+        of_kind = [candidate for candidate in candidates if candidate.panel.kind == kind]
+        of_kind.sort(key=lambda c: (not c.panel.is_labelled, random_key(seed, c.panel.kind, c.panel.key)))
+        count = max(round(shares.get(kind, 0.0) * total), sum(c.panel.is_labelled for c in of_kind))
+        chosen += of_kind[:count]
     for case in chosen:
-        characters.add(
-            case.character.name, case.images, case.panel, case.kind, case.answers(), case.unit, written=False
-        )
+        name, panel = case.character.name, case.panel
+        characters.add(name, case.images, panel.image, panel.kind, case.answers(), case.unit, written=False)
 
 
 @dataclass(frozen=True)
@@ -162,31 +174,32 @@ def validate_usable(file: Path, stories: Sequence[ReadStory], rejected: Rejected
 
 def _candidates(group: Sequence[ReadStory], file: Path, number: int) -> Iterator[_Candidate]:
     """All cases of neighboring stories."""
-    unit = f"{file.name} stories {number}"
     for home in group:
         for character in home.story.characters:
             images = load_images(character)
-            for panel, kind, key, copied in _panels(home, character.name, images, group):
-                name = f"{home.place} {character.name} {key}"
-                yield _Candidate(character, images, panel, kind, unit, name, copied)
+            for panel in _panels(home, character.name, images, group):
+                yield _Candidate(character, images, panel, f"{file.name} stories {number}")
 
 
-def _panels(
-    home: ReadStory, name: str, images: Sequence[Image], group: Sequence[ReadStory]
-) -> Iterator[tuple[Image, CharacterKind, str, int]]:
-    """(panel, kind, name, position of the copied image or -1) of every case of a character of the story ``home``."""
+def _panels(home: ReadStory, name: str, images: Sequence[Image], group: Sequence[ReadStory]) -> Iterator[_Panel]:
+    """The panels of all cases of a character of the story ``home``."""
+    place = f"{home.place} {name}"
     for position, image in enumerate(images):
-        yield image, "copy", f"copy {position}", position
+        yield _Panel(image, "copy", f"{place} copy {position}", position)
     for story in group:
         for position, (panel, image) in enumerate(zip(story.story.panels, story.panels, strict=True)):
-            if kind := _kind(home, story, name, story.story.visible_names(panel)):
-                yield image, kind, f"{story.place} {position}", -1
+            if kind := _kind(home, story, name, panel):
+                is_wrong = story is home and name in panel.wrong
+                yield _Panel(image, kind, f"{place} {story.place} {position}", is_labelled=is_wrong)
 
 
-def _kind(home: ReadStory, story: ReadStory, name: str, names: set[str]) -> CharacterKind | None:
-    """The kind of a panel of ``story`` in comparison with a character of the story ``home``."""
+def _kind(home: ReadStory, story: ReadStory, name: str, panel: StoryPanel) -> CharacterKind | None:
+    """The kind of a panel of ``story`` in comparison with a character of the story ``home``, or None if unknown."""
+    names = story.story.visible_names(panel)
+    if story is home and name in names:
+        return POSITIVE
+    if panel.wrong:  # annotators did not say whom it shows
+        return "other_character" if story is home and name in panel.wrong else None
     if not names:
         return "absent"
-    if story is not home:
-        return "other_character"
-    return POSITIVE if name in names else "swapped"
+    return "swapped" if story is home else "other_character"

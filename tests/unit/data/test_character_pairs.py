@@ -199,3 +199,16 @@ def test_unusable_stories_are_counted_with_their_line(tmp_path: Path) -> None:
 def test_the_tables_have_the_kind_and_the_number_of_images() -> None:
     table = pair_table(make_pairs(9).pairs, {})
     assert isinstance(table, pd.DataFrame) and table["kind"].notna().all() and table["character"].notna().all()
+
+
+def test_panels_that_annotators_reject_are_always_negative(tmp_path: Path) -> None:
+    panels = [{"image": "a.png", "text": "Mia.", "shows": ["Mia"]},
+              {"image": "b.png", "text": "Mia.", "shows": [], "wrong": ["Mia"]}]  # fmt: skip
+    ranked = {"characters": [{"name": "Mia", "images": ["red.png"]}], "panels": panels}
+    characters = CharacterPairs()
+    add_stories(characters, stories(tmp_path, ranked, STORIES[1]), {}, 0)
+    assert kinds(characters) == {("Mia", POSITIVE): 1, ("Mia", "other_character"): 1, ("Bo", POSITIVE): 1}
+    contradictory = {**ranked, "panels": [{"image": "a.png", "text": "Mia.", "shows": ["Mia"], "wrong": ["Mia"]}]}
+    characters = CharacterPairs()
+    add_stories(characters, stories(tmp_path, contradictory, ranked), {}, 0)
+    assert len(characters.rejected) == 1

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,10 +23,13 @@ from paco_core.cli import annotate_images, main
 from paco_core.cli.annotate import AnnotateOptions
 from paco_core.config.params import AnnotationsParams
 from paco_core.data.annotation import imported
+from paco_core.data.annotation.assignment import candidate_order
 from paco_core.data.annotation.image_groups import ImageFiles, read_image_groups
 from paco_core.data.annotation.preference_files import read_pairs
 from paco_core.data.annotation.server import create_annotation_app
 from paco_core.data.annotation.votes import Annotation, RankingTask
+from paco_core.data.pairs.character_stories import add_stories
+from paco_core.data.pairs.characters import CharacterPairs
 from paco_core.io.files import DataError, read_jsonl
 from paco_core.io.rejected import Rejected
 from tests.support.annotation_world import body_for
@@ -288,3 +292,67 @@ def test_without_rankings_nothing_is_exported(folder: Path, tmp_path: Path, caps
         with pytest.raises(SystemExit):
             main(["annotate", "export", "--pictures", str(folder), "--format", form])
     assert not (tmp_path / "jsonl").exists() and capsys.readouterr().err
+
+
+@pytest.fixture
+def with_characters(folder: Path) -> Path:
+    """The group `dog` has two characters, with two images and one image."""
+    for name, colours in (("Mia", ("red", "green")), ("Fox", ("blue",))):
+        (folder / "dog/characters" / name).mkdir(parents=True)
+        for colour in colours:
+            Image.new("RGB", (20, 20), colour).save(folder / "dog/characters" / name / f"{colour}.png")
+    return folder
+
+
+def test_characters_of_a_group_are_next_to_its_candidates(with_characters: Path, folder: Path) -> None:
+    before = groups(fill(folder.parent / "other", cat=2))[0]
+    table, images, rejected = groups(folder)
+    rows = {row["prompt"]: row for row in table.to_dict("records")}
+    assert not rejected and set(rows) == {"cat", "a dog, \u2603", "fox"}, "the characters are no groups"
+    assert rows["cat"]["reference"] == "" and rows["cat"]["instance_id"] == before["instance_id"][0]
+    dog = rows["a dog, \u2603"]
+    assert [(c.name, len(c.images)) for c in dog["characters"]] == [("Fox", 1), ("Mia", 2)]
+    row = images.panel(dog["reference"])
+    assert row.size == (60, 20) and [row.getpixel((x, 9)) for x in (9, 29, 49)] == [
+        (0, 0, 255),
+        (0, 128, 0),
+        (255, 0, 0),
+    ]
+    Image.new("RGB", (20, 20), "white").save(folder / "dog/characters/Fox/blue.png")
+    changed = groups(folder)[0]
+    assert dog["instance_id"] not in set(changed["instance_id"])
+    for number in range(3):
+        Image.new("RGB", (20, 20), (number, 0, 0)).save(folder / f"dog/characters/Fox/{number}.png")
+    assert [Path(place).name for place, _ in groups(folder)[2]] == ["dog"]
+
+
+def test_rankings_with_characters_train_the_reward_model(
+    with_characters: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = AnnotateOptions(annotators=2, overlap=2)
+    with annotate_images._study(folder, create=True) as study:
+        queue = study.queue(options)
+        with TestClient(create_annotation_app(queue), base_url="http://127.0.0.1") as client:
+            for annotator in queue.annotators:
+                while (view := client.get(f"/a/{annotator.token}/view").json())["instance"]:
+                    has_characters = view["prompt"] is None
+                    assert view["characters"] == (["Fox", "Mia"] if has_characters else [])
+                    assert view["caption"] == ("a dog, \u2603" if has_characters else "")
+                    link = f"/a/{annotator.token}/pictures/{view['instance']}/reference.png"
+                    assert client.get(link).status_code == (200 if has_characters else 404)
+                    order = candidate_order(annotator.token, view["instance"], view["candidates"])
+                    places = [order.index(position) for position in range(view["candidates"])]
+                    client.post(f"/a/{annotator.token}/answers", json=body_for(view, places)).raise_for_status()
+        study.save()
+    main(["annotate", "export", "--format", "characters", "--folder", "out", "--pictures", str(folder)])
+    assert "1 groups" in capsys.readouterr().out
+    characters = CharacterPairs()
+    add_stories(characters, tmp_path / "out/stories.jsonl", {}, 0)
+    assert Counter((case.character, case.kind) for case in characters.cases) == {
+        (name, kind): 1 for name in ("Fox", "Mia") for kind in ("positive", "other_character")
+    }
+    (row,) = [story for _, story in read_jsonl(tmp_path / "out/stories.jsonl")]
+    with Image.open(tmp_path / "out" / row["panels"][0]["image"]) as best, Image.open(folder / "dog/0.png") as first:
+        assert best.tobytes() == first.tobytes(), "both annotators ranked the first candidate best"
+    with pytest.raises(SystemExit):
+        main(["annotate", "export", "--format", "characters", "--folder", "out", "--pictures", str(folder)])

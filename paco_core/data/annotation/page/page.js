@@ -95,8 +95,9 @@ function build() {
   const ofPrompt = view.prompt !== null;
   document.body.classList.toggle("prompts", ofPrompt);
   $("reference").hidden = ofPrompt;
-  $("prompt").hidden = !ofPrompt;
-  $("prompt").textContent = view.prompt;
+  document.body.classList.toggle("characters", view.characters.length > 0);
+  $("prompt").hidden = !ofPrompt && !view.caption;
+  $("prompt").textContent = view.prompt ?? view.caption;
   const reference = $("reference").querySelector("img");
   watch(reference);
   if (!ofPrompt) reference.src = picture(view.instance, "reference");
@@ -141,6 +142,11 @@ function watch(image) {
   image.onerror = () => say("A picture cannot be shown. Skip this one, and tell whoever runs the study.", true);
 }
 
+function question() {
+  if (view.characters.length) return `Which shows ${view.characters.join(" and ")} best, in a new picture?`;
+  return view.prompt === null ? "Which goes best with the reference?" : "Which image is best?";
+}
+
 function draw() {
   if (!view) return;
   $("who").textContent = view.annotator;
@@ -152,7 +158,7 @@ function draw() {
   $("undo").disabled = busy || !view.last;
   const left = view.candidates - ranking.length;
   $("question").textContent =
-    left === view.candidates ? (view.prompt === null ? "Which goes best with the reference?" : "Which image is best?") : left ? "And of the others?" : "From best to worst: is this right?";
+    left === view.candidates ? question() : left ? "And of the others?" : "From best to worst: is this right?";
   $("back").disabled = busy || !ranking.length;
   $("confirm").disabled = busy || left > 0;
   $("skip").disabled = $("cannot_tell").disabled = busy;
