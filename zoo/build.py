@@ -83,11 +83,13 @@ MEMBERS: dict[str, Member] = {
             'pipeline = FluxPipeline.from_pretrained("data/zoo/flux")\n'
             "pipeline(prompt, height=64, width=64, num_inference_steps=10, max_sequence_length=40)",
             "The autoencoder first: L1, L2, edges and opponent colours on panels of 32 to 64 px, encoded "
-            "singly, decoded singly and as grids; then its decoder alone. Then transformer and text encoders "
-            "together, by flow matching on the cached latents of every panel, put together to 2x2 grids; sigma "
-            "logit-normal, shifted by FLUX's own formula over 16 to 144 tokens. Half of the training sets, "
-            "and 70% of the last ones, stray from their prompt in a shared trait. A place loss teaches the T5 "
-            "which panel a word is about. Muon for hidden matrices and convolutions, AdamW for the rest, cosine.",
+            "singly, decoded singly and as grids. Then its decoder alone, with three residual blocks per level "
+            "instead of one, on panels of 32 to 96 px; half of the latents have noise of up to 0.15 of their "
+            "deviation. Transformer and text encoders together, by flow matching on the cached latents of every "
+            "panel, put together to 2x2 grids; sigma logit-normal, shifted by FLUX's own formula over 16 to 144 "
+            "tokens. Half of the training sets, and 70% of the last ones, stray from their prompt in a shared "
+            "trait. A place loss teaches the T5 which panel a word is about. Muon for hidden matrices and "
+            "convolutions, AdamW for the rest, cosine.",
             "Imperfect on purpose: part of its sets are inconsistent, so that reinforcement has something to "
             "gain. It reads storybook prompts in the 2x2 layout only; other layouts and sizes were never "
             "seen; guidance was always 3.5, so other values have no meaning.",
@@ -174,7 +176,8 @@ MEMBERS: dict[str, Member] = {
             "the lower half of the storybook Qwen2.5-VL to read panel and instruction.",
             "from diffusers import QwenImageEditPipeline\n\n"
             'QwenImageEditPipeline.from_pretrained("data/zoo/qwen_image_edit")',
-            "The autoencoder first: L1, L2, edges and opponent colours on panels of 64 and 128 px. Then the "
+            "The autoencoder first: L1, L2, edges and opponent colours on panels of 64 and 128 px; then its decoder "
+            "alone, with three residual blocks per level instead of one. Then the "
             "transformer alone, by flow matching on edits of one trait, drawn as those of the storybook Kontext, with "
             "one instruction in ten left empty. Its reader rests: two of the four language layers of the storybook "
             "Qwen2.5-VL, and a tokenizer in which the pipeline's fixed opening takes the 64 tokens that it drops. "

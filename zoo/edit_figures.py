@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from paco_core.data.prompts.prompts import storybook_record
@@ -50,10 +51,18 @@ def measure_editor(
     for size in sizes:
         references = [edit.draw(size, SEED + n)[0] for n, edit in enumerate(edits)]
         images = generate_images(policy, [edit.instruction for edit in edits], references, size, guidance, length)
-        judged = evaluate_edits(reader, edits, images)
-        for name in ("editing", "reached", "kept"):
-            metrics[f"gold_{name}_{size}px"] = sum(getattr(gold, name) for gold in judged) / len(judged)
+        metrics |= edit_means(evaluate_edits(reader, edits, images), "gold", size)
     return metrics
+
+
+def edit_means(edits: Sequence[GoldEdit], prefix: str, size: int) -> dict[str, float]:
+    """Means over edits of ``size`` px: correct without other changes, correct, share of other traits kept."""
+    means = {
+        "editing": mean(edit.editing for edit in edits),
+        "reached": mean(edit.reached for edit in edits),
+        "kept": mean(edit.unchanged for edit in edits),
+    }
+    return {f"{prefix}_{name}_{size}px": value for name, value in means.items()}
 
 
 def evaluate_edits(reader: Recogniser, edits: Sequence[Edit], images: Sequence[Image]) -> list[GoldEdit]:
@@ -112,10 +121,7 @@ def measure_second_reference(policy: Policy, recogniser: Path, guidance: float) 
         gold_edit(reading, before, trait, getattr(other, trait))
         for reading, (before, other, trait) in zip(read, edits, strict=True)
     ]
-    return {
-        f"gold_second_{name}_{SIZE}px": sum(getattr(gold, name) for gold in judged) / COUNT
-        for name in ("editing", "reached", "kept")
-    }
+    return edit_means(judged, "gold_second", SIZE)
 
 
 def measure_stories(policy: Policy, recogniser: Path, guidance: float) -> dict[str, float]:

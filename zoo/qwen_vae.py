@@ -13,21 +13,25 @@ from diffusers import AutoencoderKLQwenImage
 
 from paco_core.policies.single_frame import use_single_frame_convolutions
 from zoo.fitting import Log, Muon, Schedule, fit
-from zoo.vae import KL_WEIGHT, panel_batch, pixel_loss
+from zoo.vae import KL_WEIGHT, decoder_noise, panel_batch, pixel_loss
 
 SCHEDULE = Schedule(steps=720, learning_rate=2e-2, warmup=30, checkpoint_every=200)
 #: Panel sizes in pixels, and panels per batch; a batch has one size.
 BATCHES = ((64, 14), (64, 14), (64, 14), (128, 4))
+#: Afterwards, only the decoder is trained, with more layers. The latents stay, so the generator stays valid.
+DECODER_LAYERS = 3
+DECODER_SCHEDULE = Schedule(steps=2500, learning_rate=1e-2, warmup=20, checkpoint_every=100)
+DECODER_BATCHES = ((64, 8), (64, 8), (64, 8), (128, 2))
 CHANNELS = 16
 
 
-def new_vae() -> AutoencoderKLQwenImage:
+def new_vae(layers: int = 1) -> AutoencoderKLQwenImage:
     """An untrained autoencoder whose posterior starts narrow: noise of unit variance would drown the colours."""
     vae = AutoencoderKLQwenImage(
         base_dim=12,
         z_dim=CHANNELS,
         dim_mult=[1, 2, 4, 6],
-        num_res_blocks=1,
+        num_res_blocks=layers,
         temperal_downsample=[False, False, False],
         latents_mean=[0.0] * CHANNELS,
         latents_std=[1.0] * CHANNELS,
@@ -53,6 +57,47 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
     mean, log_variance = posterior.mean.float(), posterior.logvar.float()
     kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
     return pixel_loss(decoded, pixels) + KL_WEIGHT * kl
+
+
+def deepened(vae: AutoencoderKLQwenImage, layers: int = DECODER_LAYERS) -> AutoencoderKLQwenImage:
+    """The same function with ``layers`` residual blocks per level (one more in the decoder).
+
+    A new block ends in a convolution of zeros, so it starts as the identity.
+    """
+    deeper = new_vae(layers)
+    deeper.register_to_config(latents_mean=vae.config.latents_mean, latents_std=vae.config.latents_std)
+    missing, _ = deeper.load_state_dict(_renumbered(vae.state_dict(), layers), strict=False)
+    with torch.no_grad():
+        for name in missing:
+            if ".conv2." in name:
+                deeper.get_parameter(name).zero_()
+    return deeper
+
+
+def _renumbered(weights: dict[str, torch.Tensor], layers: int) -> dict[str, torch.Tensor]:
+    """Weights of one block per level, named for ``layers``: the encoder numbers blocks and downsamplers in one list."""
+    prefix = "encoder.down_blocks."
+
+    def new_name(name: str) -> str:
+        if not name.startswith(prefix):
+            return name
+        number, _, rest = name.removeprefix(prefix).partition(".")
+        level, downsampler = divmod(int(number), 2)
+        return f"{prefix}{level * (layers + 1) + downsampler * layers}.{rest}"
+
+    return {new_name(name): weight for name, weight in weights.items()}
+
+
+def decoder_loss(vae: Any, step: int) -> torch.Tensor:
+    """Scalar loss on the pixels of one batch, without a graph through the encoder."""
+    size, count = DECODER_BATCHES[step % len(DECODER_BATCHES)]
+    pixels = panel_batch(size, count, seed=4 * 10**7 + step)
+    generator = torch.Generator().manual_seed(4 * 10**7 + step)
+    with torch.no_grad():
+        latents = vae.encode(pixels.unsqueeze(2)).latent_dist.sample(generator)
+        deviation = torch.tensor(vae.config.latents_std).view(1, -1, 1, 1, 1)
+        latents = latents + decoder_noise(latents.shape, generator) * deviation
+    return pixel_loss(vae.decode(latents).sample[:, :, 0], pixels)
 
 
 def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
@@ -86,16 +131,30 @@ def build_vae(work: Path, log: Log = print) -> AutoencoderKLQwenImage:
     torch.manual_seed(0)
     vae = new_vae()
 
-    def tell(steps: int) -> None:
-        vae.eval()
-        log(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(vae, s):.1f} dB at {s} px" for s in (64, 128)))
-        vae.train()
-
     optimizer = Muon(vae, SCHEDULE.learning_rate, _is_hidden)
-    fit(vae, lambda step: reconstruction_loss(vae, step), SCHEDULE, work, "vae", log, after=tell, optimizer=optimizer)
+    fit(vae, lambda step: reconstruction_loss(vae, step), SCHEDULE, work, "vae", log, optimizer=optimizer)
     mean, std = latent_statistics(vae.eval())
     vae.register_to_config(latents_mean=mean, latents_std=std)
-    return vae
+    return train_decoder(vae, work / "decoder", log)
+
+
+def train_decoder(vae: AutoencoderKLQwenImage, work: Path, log: Log = print) -> AutoencoderKLQwenImage:
+    """Train a deeper decoder on the latents of ``vae`` (or resume in ``work``)."""
+    deeper = deepened(vae)
+    deeper.encoder.requires_grad_(False)
+    deeper.quant_conv.requires_grad_(False)
+
+    def tell(steps: int) -> None:
+        deeper.eval()
+        log(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(deeper, s):.1f} dB at {s} px" for s in (64, 128)))
+        deeper.train()
+
+    optimizer = Muon(deeper, DECODER_SCHEDULE.learning_rate, _is_hidden)
+    fit(
+        deeper, lambda step: decoder_loss(deeper, step), DECODER_SCHEDULE, work, "vae", log,
+        after=tell, optimizer=optimizer,
+    )  # fmt: skip
+    return deeper.eval()
 
 
 def _is_hidden(name: str, weight: torch.Tensor) -> bool:

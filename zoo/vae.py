@@ -7,7 +7,7 @@ of panels can be combined into grids of any layout.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,22 @@ from zoo.fitting import Log, Muon, Schedule, fit
 SCHEDULE = Schedule(steps=1200, learning_rate=2e-2, warmup=30, checkpoint_every=200)
 #: Panel sizes in pixels, and panels per batch; a batch has one size.
 BATCHES = ((32, 28), (48, 12), (64, 8))
-#: Afterwards, only the decoder is trained, mostly with the smallest panels, which have the fewest latents.
-DECODER_SCHEDULE = Schedule(steps=900, learning_rate=1e-2, warmup=20, checkpoint_every=300)
-DECODER_BATCHES = ((32, 32), (32, 32), (32, 32), (48, 12), (64, 8))
+#: Afterwards, only the decoder is trained, with more layers. The latents stay, so the generators stay valid.
+DECODER_LAYERS = 3
+DECODER_SCHEDULE = Schedule(steps=4000, learning_rate=1e-2, warmup=20, checkpoint_every=200)
+DECODER_BATCHES = ((32, 32), (48, 12), (64, 8), (64, 8), (96, 4))
+#: A generator's latents are never exact: noise of up to this share of the latents' deviation, in half of the batches.
+DECODER_NOISE = 0.15
 KL_WEIGHT = 1e-4
 
 
-def new_vae() -> AutoencoderKL:
+def new_vae(layers: int = 1) -> AutoencoderKL:
     """An untrained autoencoder whose posterior starts narrow: noise of unit variance would drown the colours."""
     vae = AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
         block_out_channels=(16, 32, 64, 96),
-        layers_per_block=1,
+        layers_per_block=layers,
         latent_channels=16,
         norm_num_groups=8,
         mid_block_add_attention=False,
@@ -45,6 +48,22 @@ def new_vae() -> AutoencoderKL:
         vae.encoder.conv_out.bias[16:] = -5.0
         vae.encoder.conv_out.weight[16:] *= 0.1
     return vae
+
+
+def deepened(vae: AutoencoderKL, layers: int = DECODER_LAYERS) -> AutoencoderKL:
+    """The same function with ``layers`` residual blocks per level (one more in the decoder).
+
+    A new block ends in a convolution of zeros, so it starts as the identity.
+    """
+    deeper = new_vae(layers)
+    deeper.register_to_config(shift_factor=vae.config.shift_factor, scaling_factor=vae.config.scaling_factor)
+    trained = vae.state_dict()
+    missing, _ = deeper.load_state_dict(trained, strict=False)
+    with torch.no_grad():
+        for name in missing:
+            if ".conv2." in name:
+                deeper.get_parameter(name).zero_()
+    return deeper
 
 
 def panel_batch(size: int, count: int, seed: int) -> torch.Tensor:
@@ -92,13 +111,18 @@ def decoder_loss(vae: Any, step: int) -> torch.Tensor:
     size, count = DECODER_BATCHES[step % len(DECODER_BATCHES)]
     pixels = panel_batch(size, count, seed=10**7 + step)
     generator = torch.Generator().manual_seed(10**7 + step)
-    with torch.autocast("cpu", torch.bfloat16):
-        with torch.no_grad():
-            latents = vae.encode(pixels).latent_dist.sample(generator)
-        if step // len(DECODER_BATCHES) % 5:
-            latents, pixels = as_grids(latents), as_grids(pixels)
-        decoded = vae.decode(latents).sample
-    return pixel_loss(decoded, pixels)
+    with torch.no_grad():
+        latents = vae.encode(pixels).latent_dist.sample(generator)
+        latents = latents + decoder_noise(latents.shape, generator) / vae.config.scaling_factor
+    if step // len(DECODER_BATCHES) % 5:
+        latents, pixels = as_grids(latents), as_grids(pixels)
+    return pixel_loss(vae.decode(latents).sample, pixels)
+
+
+def decoder_noise(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Noise for scaled latents (n, ...): none for half of the images, up to ``DECODER_NOISE`` for the rest."""
+    strength = (torch.rand(shape[0], *[1] * (len(shape) - 1), generator=generator) * 2 - 1).clamp(min=0)
+    return DECODER_NOISE * strength * torch.randn(*shape, generator=generator)
 
 
 def as_grids(tiles: torch.Tensor) -> torch.Tensor:
@@ -130,21 +154,40 @@ def build_vae(work: Path, log: Log = print) -> AutoencoderKL:
     torch.manual_seed(0)
     vae = new_vae()
 
-    def export(steps: int) -> None:
+    def export_autoencoder(_steps: int) -> None:
         shift, scale = latent_statistics(vae.eval())
         vae.register_to_config(shift_factor=round(shift, 5), scaling_factor=round(scale, 5))
-        vae.save_pretrained(work / "final")
-        log(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(vae, s):.1f} dB at {s} px" for s, _ in BATCHES))
+        vae.save_pretrained(work / "autoencoder")
         vae.train()
 
-    def phase(loss: Callable[[Any, int], torch.Tensor], schedule: Schedule, folder: Path) -> None:
-        optimizer = Muon(vae, schedule.learning_rate, _is_hidden)
-        fit(vae, lambda step: loss(vae, step), schedule, folder, "vae", log, after=export, optimizer=optimizer)
+    _phase(vae, reconstruction_loss, SCHEDULE, work, log, export_autoencoder)
+    return train_decoder(vae, work, log)
 
-    phase(reconstruction_loss, SCHEDULE, work)
-    vae.encoder.requires_grad_(False)
-    phase(decoder_loss, DECODER_SCHEDULE, work / "decoder")
-    return vae.eval()
+
+def train_decoder(vae: AutoencoderKL, work: Path, log: Log = print) -> AutoencoderKL:
+    """Train a deeper decoder on the latents of ``vae`` (or resume in ``work/decoder``) and save to ``work/final``."""
+    deeper = deepened(vae)
+    deeper.encoder.requires_grad_(False)
+
+    def export(steps: int) -> None:
+        deeper.eval().save_pretrained(work / "final")
+        log(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(deeper, s):.1f} dB at {s} px" for s in (32, 64, 96)))
+        deeper.train()
+
+    _phase(deeper, decoder_loss, DECODER_SCHEDULE, work / "decoder", log, export)
+    return deeper.eval()
+
+
+def _phase(
+    vae: AutoencoderKL,
+    loss: Callable[[Any, int], torch.Tensor],
+    schedule: Schedule,
+    folder: Path,
+    log: Log,
+    export: Callable[[int], None],
+) -> None:
+    optimizer = Muon(vae, schedule.learning_rate, _is_hidden)
+    fit(vae, lambda step: loss(vae, step), schedule, folder, "vae", log, after=export, optimizer=optimizer)
 
 
 def _is_hidden(name: str, weight: torch.Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from PIL import Image
 from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
 
+from paco_core.storybook.recogniser import GoldEdit
 from tests.support import REPOSITORY
+from zoo.edit_figures import edit_means
 from zoo.vlm import encode_panels
 from zoo.vlm_batches import Renderer, language_states
 
@@ -80,3 +83,11 @@ def test_batched_language_equals_the_library(processor: Any) -> None:
             image_grid_thw=torch.tensor([[1, 4, 4]] * 2),
         ).logits
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_the_means_of_edits_have_the_names_of_the_card() -> None:
+    edits = [GoldEdit(reached=1.0, unchanged=1.0), GoldEdit(reached=1.0, unchanged=0.8), GoldEdit(0.0, 1.0)]
+    means = edit_means(edits, "gold", 64)
+    assert means == pytest.approx({"gold_editing_64px": 1 / 3, "gold_reached_64px": 2 / 3, "gold_kept_64px": 2.8 / 3})
+    card = json.loads((REPOSITORY / "data/zoo/flux_kontext/card.json").read_text())
+    assert means.keys() <= card["figures"].keys()
