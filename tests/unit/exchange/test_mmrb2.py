@@ -1,0 +1,115 @@
+"""MMRB2 in its layout: its edits become comparisons that the stage edit_reward reads, and other pairs are counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from paco_core.benchmarks import edit_rankings
+from paco_core.benchmarks.public_files import edit_benchmark_name, read_edit_bench
+from paco_core.benchmarks.published import EDIT_BENCHMARKS
+from paco_core.benchmarks.rankings import CandidateScores, random_order
+from paco_core.cli.exchange import import_dataset
+from paco_core.io.files import DataError, read_jsonl
+
+SOURCE, GOOD, BAD = (10, 0, 0), (0, 20, 0), (0, 0, 30)
+
+
+def pair(number: int, chosen: str = "A", **changes: Any) -> dict[str, Any]:
+    """A pair of ``edit.json``. The chosen response has the image of the better edit."""
+    images = {"A": f"images/{number}_a_0.png", "B": f"images/{number}_b_0.png"}
+    return {
+        "id": f"dreambench__{number}_gemini-2.5-flash_{number}",
+        "prompt_content": [["text", "Make"], ["image", f"input_images/{number}_prompt_0.png"], ["text", "it green."]],
+        "prompt_source": "dreambench",
+        "prompt_metadata": {"id": number},
+        "response_a": {"model_name": "gemini-2.5-flash", "response_content": [["image", images["A"]]]},
+        "response_b": {
+            "model_name": "gpt-image-1", "response_content": [["text", "Done."], ["image", images["B"]]],
+        },
+        "chosen": chosen,
+        "human_annotations": [6, 6, 6],
+    } | changes  # fmt: skip
+
+
+def write(folder: Path, pairs: list[dict[str, Any]]) -> Path:
+    """As ``build_from_hf.py`` writes it."""
+    for name in ("images", "input_images"):
+        (folder / name).mkdir(parents=True)
+    for number, entry in enumerate(pairs):
+        colors = {entry.get("chosen"): GOOD, "B" if entry.get("chosen") == "A" else "A": BAD}
+        Image.new("RGB", (24, 16), SOURCE).save(folder / f"input_images/{number}_prompt_0.png")
+        for name in "AB":
+            Image.new("RGB", (24, 16), colors.get(name, BAD)).save(folder / f"images/{number}_{name.lower()}_0.png")
+    (folder / "edit.json").write_text(json.dumps({"pairs": pairs}))
+    return folder
+
+
+def test_its_edits_are_read_as_a_benchmark_of_edits(tmp_path: Path) -> None:
+    source = write(tmp_path / "mmrb2", [pair(n, "AB"[n % 2]) for n in range(9)])
+    counts = import_dataset("mmrb2", source, tmp_path / "out").figures
+    assert counts["comparisons"] == 9 and not any(name.startswith("rejected.") for name in counts)
+    cases, rejected = read_edit_bench(tmp_path / "out")
+    assert not rejected and {(case.dimension, case.instruction) for case in cases} == {("overall", "Make it green.")}
+    for case in cases:
+        assert [image.getpixel((0, 0)) for image in case.images()] == [SOURCE, GOOD, BAD]
+    assert cases[0].id.startswith("dreambench__0_gemini-2.5-flash_0 A (gemini-2.5-flash) > ")
+    assert cases[1].id.startswith("dreambench__1_gemini-2.5-flash_1 B (gpt-image-1) > ")
+    assert pd.read_parquet(tmp_path / "out/comparisons.parquet")["task_type"].unique().tolist() == ["edit"]
+
+
+def test_its_accuracy_is_next_to_the_published_one(tmp_path: Path) -> None:
+    """The mean over pairs, in one dimension; rows of EditReward-Bench are of another benchmark."""
+    source = write(tmp_path / "mmrb2", [pair(n) for n in range(8)])
+    import_dataset("mmrb2", source, tmp_path / "out")
+    benchmark = edit_benchmark_name(tmp_path / "out")
+    assert benchmark == "MMRB2"
+    cases, _ = read_edit_bench(tmp_path / "out")
+    scores = {
+        "reward": CandidateScores("mine", [(0.9, 0.1)] * 6 + [(0.1, 0.9)] * 2),
+        "random": random_order("Chance", cases),
+    }
+    result = edit_rankings.evaluate_edits(cases, scores, [("reward", "random")], benchmark=benchmark)
+    assert result.metrics()["reward.overall"] == 0.75 and "reward.consistency" not in result.metrics()
+    assert result.as_dict()["benchmark"] == "MMRB2" and result.as_dict()["cases"] == {"overall": 8}
+    for wording in ("rl", "published"):
+        mine, published = result.tables(EDIT_BENCHMARKS[benchmark], wording)[:2]  # type: ignore[arg-type]
+        assert (mine.title, published.title) == ("MMRB2", "MMRB2, published") and len(mine.rows) == 2
+        assert all(len(row) == 2 for row in published.rows) and "0.673" in {row[1] for row in published.rows}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"chosen": "C"}, "record"),
+        ({"id": None}, "record"),
+        ({"prompt_content": [["image", "input_images/1_prompt_0.png"]]}, "record"),
+        ({"prompt_content": [["text", "Draw a cat."]]}, "images"),
+        ({"prompt_content": [["text", "Join"], *[["image", "input_images/1_prompt_0.png"]] * 2]}, "images"),
+        ({"response_b": {"model_name": "b", "response_content": [["text", "I cannot."]]}}, "images"),
+        ({"response_b": {"model_name": "b", "response_content": [["image", "images/gone.png"]]}}, "picture"),
+        ({"response_b": {"model_name": "b", "response_content": [["image", "../mmrb2/images/0_a_0.png"]]}}, "picture"),
+        ({"id": "dreambench__0_gemini-2.5-flash_0"}, "duplicate"),
+    ],
+)
+def test_pairs_that_cannot_be_used_are_counted(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
+    source = write(tmp_path / "mmrb2", [pair(0), pair(1, **changes)])
+    counts = import_dataset("mmrb2", source / "edit.json", tmp_path / "out").figures
+    assert counts["comparisons"] == 1 and counts[f"rejected.{kind}"] == 1
+    ((_, line),) = read_jsonl(tmp_path / "out/rejected.jsonl")
+    assert "pairs[1]" in json.dumps(line)
+
+
+def test_another_layout_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "edit.json").write_text(json.dumps([pair(0)]))
+    with pytest.raises(DataError, match="pairs"):
+        import_dataset("mmrb2", tmp_path, tmp_path / "out")
+    (tmp_path / "edit.json").write_text(json.dumps({"pairs": [pair(0)]}))
+    with pytest.raises(DataError, match="none of its 1 pairs"):
+        import_dataset("mmrb2", tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
