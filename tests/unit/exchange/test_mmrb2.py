@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from PIL import Image
 
 from paco_core.benchmarks import edit_rankings
 from paco_core.benchmarks.public_files import edit_benchmark_name, read_edit_bench
@@ -16,42 +15,11 @@ from paco_core.benchmarks.published import EDIT_BENCHMARKS
 from paco_core.benchmarks.rankings import CandidateScores, random_order
 from paco_core.cli.exchange import import_dataset
 from paco_core.io.files import DataError, read_jsonl
-
-SOURCE, GOOD, BAD = (10, 0, 0), (0, 20, 0), (0, 0, 30)
-
-
-def pair(number: int, chosen: str = "A", **changes: Any) -> dict[str, Any]:
-    """A pair of ``edit.json``. The chosen response has the image of the better edit."""
-    images = {"A": f"images/{number}_a_0.png", "B": f"images/{number}_b_0.png"}
-    return {
-        "id": f"dreambench__{number}_gemini-2.5-flash_{number}",
-        "prompt_content": [["text", "Make"], ["image", f"input_images/{number}_prompt_0.png"], ["text", "it green."]],
-        "prompt_source": "dreambench",
-        "prompt_metadata": {"id": number},
-        "response_a": {"model_name": "gemini-2.5-flash", "response_content": [["image", images["A"]]]},
-        "response_b": {
-            "model_name": "gpt-image-1", "response_content": [["text", "Done."], ["image", images["B"]]],
-        },
-        "chosen": chosen,
-        "human_annotations": [6, 6, 6],
-    } | changes  # fmt: skip
-
-
-def write(folder: Path, pairs: list[dict[str, Any]]) -> Path:
-    """As ``build_from_hf.py`` writes it."""
-    for name in ("images", "input_images"):
-        (folder / name).mkdir(parents=True)
-    for number, entry in enumerate(pairs):
-        colors = {entry.get("chosen"): GOOD, "B" if entry.get("chosen") == "A" else "A": BAD}
-        Image.new("RGB", (24, 16), SOURCE).save(folder / f"input_images/{number}_prompt_0.png")
-        for name in "AB":
-            Image.new("RGB", (24, 16), colors.get(name, BAD)).save(folder / f"images/{number}_{name.lower()}_0.png")
-    (folder / "edit.json").write_text(json.dumps({"pairs": pairs}))
-    return folder
+from tests.support.mmrb2_data import BAD, GOOD, SOURCE, mmrb2_pair, write_mmrb2
 
 
 def test_its_edits_are_read_as_a_benchmark_of_edits(tmp_path: Path) -> None:
-    source = write(tmp_path / "mmrb2", [pair(n, "AB"[n % 2]) for n in range(9)])
+    source = write_mmrb2(tmp_path / "mmrb2", [mmrb2_pair(n, "AB"[n % 2]) for n in range(9)])
     counts = import_dataset("mmrb2", source, tmp_path / "out").figures
     assert counts["comparisons"] == 9 and not any(name.startswith("rejected.") for name in counts)
     cases, rejected = read_edit_bench(tmp_path / "out")
@@ -65,7 +33,7 @@ def test_its_edits_are_read_as_a_benchmark_of_edits(tmp_path: Path) -> None:
 
 def test_its_accuracy_is_next_to_the_published_one(tmp_path: Path) -> None:
     """The mean over pairs, in one dimension; rows of EditReward-Bench are of another benchmark."""
-    source = write(tmp_path / "mmrb2", [pair(n) for n in range(8)])
+    source = write_mmrb2(tmp_path / "mmrb2", [mmrb2_pair(n) for n in range(8)])
     import_dataset("mmrb2", source, tmp_path / "out")
     benchmark = edit_benchmark_name(tmp_path / "out")
     assert benchmark == "MMRB2"
@@ -98,7 +66,7 @@ def test_its_accuracy_is_next_to_the_published_one(tmp_path: Path) -> None:
     ],
 )
 def test_pairs_that_cannot_be_used_are_counted(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
-    source = write(tmp_path / "mmrb2", [pair(0), pair(1, **changes)])
+    source = write_mmrb2(tmp_path / "mmrb2", [mmrb2_pair(0), mmrb2_pair(1, **changes)])
     counts = import_dataset("mmrb2", source / "edit.json", tmp_path / "out").figures
     assert counts["comparisons"] == 1 and counts[f"rejected.{kind}"] == 1
     ((_, line),) = read_jsonl(tmp_path / "out/rejected.jsonl")
@@ -106,10 +74,10 @@ def test_pairs_that_cannot_be_used_are_counted(tmp_path: Path, changes: dict[str
 
 
 def test_another_layout_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "edit.json").write_text(json.dumps([pair(0)]))
+    (tmp_path / "edit.json").write_text(json.dumps([mmrb2_pair(0)]))
     with pytest.raises(DataError, match="pairs"):
         import_dataset("mmrb2", tmp_path, tmp_path / "out")
-    (tmp_path / "edit.json").write_text(json.dumps({"pairs": [pair(0)]}))
+    (tmp_path / "edit.json").write_text(json.dumps({"pairs": [mmrb2_pair(0)]}))
     with pytest.raises(DataError, match="none of its 1 pairs"):
         import_dataset("mmrb2", tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
