@@ -64,13 +64,13 @@ def test_the_documented_columns_of_dvc_exp_show_are_the_headline_metrics(
     words = shlex.split(command)
     dropped, protected = (re.compile(words[words.index(option) + 1]) for option in ("--drop", "--keep"))
     metrics = list(headline_metrics(headline(tmp_path, params, figures_of(params))))
-    others = [
+    unlisted = [
         "flux_t2is.px128.after.consistency",
         "reward.consistency",
         "policies.recipes.flux_t2is.model",
         "data/grids",
     ]
-    columns = ["Experiment", "policies.defaults.learning_rate", *metrics, *others]
+    columns = ["Experiment", "policies.defaults.learning_rate", *metrics, *unlisted]
     assert all(dropped.match(column) for column in columns)
     expected = ["Experiment", "policies.defaults.learning_rate", *(m for m in metrics if m.startswith("flux_t2is."))]
     assert [column for column in columns if protected.match(column)] == expected and len(expected) == 5
