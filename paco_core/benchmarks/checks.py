@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from paco_core.config.measures import COPIES
 from paco_core.config.params import PARAMS_FILE, PolicyRecipe, load
 from paco_core.io import paths
 from paco_core.io.check_report import CheckFinding, CheckReport, Severity, check, skipped
@@ -82,6 +83,12 @@ def policies_still_follow_prompts(root: Path) -> list[CheckReport]:
     return [policy_still_follows_prompts(file, name, size) for name, _, size in _sizes(root, SETS)]
 
 
+def policies_keep_characters(root: Path) -> list[CheckReport]:
+    """:func:`policy_keeps_characters` of a project's painters of sets, at each size."""
+    file = root / paths.metrics_file(paths.T2IS.name)
+    return [policy_keeps_characters(file, name, size) for name, _, size in _sizes(root, SETS)]
+
+
 def policies_gain_edits(root: Path) -> list[CheckReport]:
     """:func:`policy_gains_edits` of a project's editors, at each size."""
     file = root / paths.metrics_file(paths.GEDIT.name)
@@ -154,6 +161,40 @@ def policy_still_follows_prompts(metrics: Path, policy: str, size: int) -> Check
         WARN,
         f"{measure} at {size} px changed by {_text(change)}, allowed −{FOLLOWING_LOSS}",
         _present({"change": change}),
+    )
+
+
+def policy_keeps_characters(metrics: Path, policy: str, size: int) -> CheckReport:
+    """Training made panels more like the characters, and not more panels into copies.
+
+    Measured by the identity in panels that are no copies, or without ground truth by the reward model. The interval of
+    the gain must exclude zero, and the interval of the rise of copies must not.
+
+    Args:
+        metrics: metrics file of the stage ``t2is``.
+
+    Raises:
+        DataError: when the file is missing.
+    """
+    name, copies = f"{policy}_keeps_characters_at_{size}px", f"{policy}.px{size}.{COPIES}"
+    figures, measure, key = _measured(metrics, policy, size, ("gold_identity_new", "characters"))
+    if not all(f"{place}.change" in figures for place in (key, copies)):
+        return CheckReport.skipped(name, WARN, "nothing measures characters of the prompts")
+    values = {
+        "gain": figures[f"{key}.change"],
+        "gain_low": figures[f"{key}.change_low"],
+        "more_copies": figures[f"{copies}.change"],
+        "more_copies_low": figures[f"{copies}.change_low"],
+    }
+    return CheckReport(
+        name,
+        _above(values["gain_low"], 0.0) and not _above(values["more_copies_low"], 0.0),
+        WARN,
+        f"{measure} at {size} px {_text(figures[f'{key}.before'])} -> {_text(figures[f'{key}.after'])}, gain "
+        f"{_text(values['gain'])} (95% interval from {_text(values['gain_low'])}); copied panels changed by "
+        f"{_text(values['more_copies'])} (from {_text(values['more_copies_low'])}); aim: only the first interval is "
+        "above zero",
+        _present(values),
     )
 
 

@@ -1,4 +1,4 @@
-"""EditReward-Bench (EditScore, arXiv 2509.23909): does a reward model rank two edits of an image as the annotator does?
+"""EditReward-Bench (EditScore, arXiv 2509.23909), and MMRB2: does a reward model rank two edits as people do?
 
 Prompt following and consistency are P(Yes) of the two editing instructions; overall is the square root of their product
 (PaCo-RL, arXiv 2512.04784). All evaluators score the same held-out cases, so their differences are paired.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import pandas as pd
 
-from paco_core.benchmarks.published import sources
+from paco_core.benchmarks.published import EDIT_REWARD_BENCH, sources
 from paco_core.benchmarks.rankings import BATCH, CandidateScores, Embedder, score_once
 from paco_core.benchmarks.statistics import METHODS, Estimate, estimate, estimate_difference, flat_differences
 from paco_core.benchmarks.tables import ResultTable, difference_tables, interval, number, with_published
@@ -129,7 +129,7 @@ def score_edit_embeddings(label: str, embedder: Embedder, cases: Sequence[EditCa
 
 @dataclass(frozen=True)
 class EditResult:
-    """Results of EditReward-Bench; dictionaries are by evaluator, comparisons by ``"first - second"``.
+    """Results of a benchmark of edits; dictionaries are by evaluator, comparisons by ``"first - second"``.
 
     Accuracy is the mean within each task type, then over task types.
     """
@@ -139,11 +139,17 @@ class EditResult:
     right: dict[str, np.ndarray]  # (cases,): 1 where the better edit scores higher, NaN without scores
     estimates: dict[str, dict[str, Estimate]]  # by dimension: strict accuracy; by "<dimension>_geq": with ties right
     comparisons: dict[str, dict[str, Estimate]]  # by dimension
+    benchmark: str = EDIT_REWARD_BENCH
+
+    @property
+    def dimensions(self) -> list[str]:
+        """The dimensions of the cases. MMRB2 has one."""
+        return _dimensions(self.cases)
 
     def by_task(self, name: str) -> dict[str, dict[str, float]]:
         """Task type -> dimension -> strict accuracy."""
         tasks = sorted({case.task_type for case in self.cases})
-        return {task: {d: self._accuracy(name, task, d) for d in DIMENSIONS} for task in tasks}
+        return {task: {d: self._accuracy(name, task, d) for d in self.dimensions} for task in tasks}
 
     def _accuracy(self, name: str, task: str, dimension: str) -> float:
         chosen = [c.task_type == task and c.dimension == dimension for c in self.cases]
@@ -156,12 +162,13 @@ class EditResult:
         methods = {
             name: {
                 **scores.summary(),
-                "accuracy": {d: {"strict": row[d], "geq": row[f"{d}_geq"]} for d in DIMENSIONS},
+                "accuracy": {d: {"strict": row[d], "geq": row[f"{d}_geq"]} for d in self.dimensions},
                 "by_task": self.by_task(name),
             }
             for (name, scores), row in zip(self.scores.items(), self.estimates.values(), strict=True)
         }
         tree = {
+            "benchmark": self.benchmark,
             "cases": dict(Counter(case.dimension for case in self.cases)),
             "task_types": sorted({case.task_type for case in self.cases}),
             "level": LEVEL,
@@ -177,7 +184,7 @@ class EditResult:
         metrics: dict[str, float] = {"cases": len(self.cases)}
         for name, row in self.estimates.items():
             metrics |= {f"{name}.{metric}": value.mean for metric, value in row.items()}
-        return metrics | flat_differences(self.comparisons, DIMENSIONS)
+        return metrics | flat_differences(self.comparisons, self.dimensions)
 
     def table(self) -> pd.DataFrame:
         """One row per case and evaluator (``per_case.parquet``)."""
@@ -197,17 +204,18 @@ class EditResult:
 
         The published rows are in the same table only if their queries had the same words.
         """
+        heads = {d: HEADS[d] for d in self.dimensions}
         rows = [
             [
                 scores.label,
-                *(interval(self.estimates[name][d]) for d in DIMENSIONS),
-                *(number(self.estimates[name][f"{d}_geq"].mean) for d in DIMENSIONS),
+                *(interval(self.estimates[name][d]) for d in heads),
+                *(number(self.estimates[name][f"{d}_geq"].mean) for d in heads),
                 str(scores.num_failed()),
             ]
             for name, scores in self.scores.items()
         ]
-        same_queries = wording == "published"
-        head = ["model", *HEADS.values(), *(f"{word}, ≥" for word in HEADS.values()), "not scored"]
+        same_queries = wording == "published" and self.benchmark == EDIT_REWARD_BENCH
+        head = ["model", *heads.values(), *(f"{word}, ≥" for word in heads.values()), "not scored"]
         notes = [
             f"{len(self.cases)} cases; strict accuracy, macro mean over task types, with 95% intervals ({METHODS}).",
             EDIT_TIE_RULE,
@@ -216,20 +224,20 @@ class EditResult:
         note = f"Measured by others on the public benchmark ({sources(published)})."
         if same_queries:
             note = f"Rows marked “published”: {note}"
-        else:
+        elif self.benchmark == EDIT_REWARD_BENCH:
             note += " Asked in other words than above (edit_reward.wording “published” asks in these)."
-        published_rows = [
-            [f"{row.model} (published)", *(number(row.figures[d]) for d in DIMENSIONS)] for row in published
-        ]
+        else:
+            note += " Each model saw both edits at once."
+        published_rows = [[f"{row.model} (published)", *(number(row.figures[d]) for d in heads)] for row in published]
         tables = with_published(
-            ResultTable("EditReward-Bench", head, rows, notes),
-            ResultTable("EditReward-Bench, published", ["model", *HEADS.values()], published_rows, [note]),
+            ResultTable(self.benchmark, head, rows, notes),
+            ResultTable(f"{self.benchmark}, published", ["model", *heads.values()], published_rows, [note]),
             same_queries=same_queries,
         )
-        tables += difference_tables(self.comparisons, HEADS)
+        tables += difference_tables(self.comparisons, heads)
         for name, scores in self.scores.items():
-            by_task = [[task, *(number(row[d]) for d in DIMENSIONS)] for task, row in self.by_task(name).items()]
-            head = ["task type", *HEADS.values()]
+            by_task = [[task, *(number(row[d]) for d in heads)] for task, row in self.by_task(name).items()]
+            head = ["task type", *heads.values()]
             tables.append(ResultTable(f"By task type: {scores.label}", head, by_task, detail=True))
         return tables
 
@@ -241,11 +249,13 @@ def evaluate_edits(
     *,
     resamples: int = 2000,
     seed: int = 0,
+    benchmark: str = EDIT_REWARD_BENCH,
 ) -> EditResult:
     """Accuracies of each evaluator and paired differences of the named pairs, with intervals over groups of cases."""
     right = {name: _right(method_scores, ties=False) for name, method_scores in scores.items()}
     with_ties = {name: _right(method_scores, ties=True) for name, method_scores in scores.items()}
-    rows = {d: [number for number, case in enumerate(cases) if case.dimension == d] for d in DIMENSIONS}
+    dimensions = _dimensions(cases)
+    rows = {d: [number for number, case in enumerate(cases) if case.dimension == d] for d in dimensions}
     draws: dict[str, dict[str, Any]] = {
         d: {
             "classes": [cases[number].task_type for number in rows[d]],
@@ -253,21 +263,26 @@ def evaluate_edits(
             "resamples": resamples,
             "seed": seed,
         }
-        for d in DIMENSIONS
+        for d in dimensions
     }
     estimates = {
         name: {
             f"{d}{suffix}": estimate(values[name][rows[d]], **draws[d])
-            for d in DIMENSIONS
+            for d in dimensions
             for suffix, values in (("", right), ("_geq", with_ties))
         }
         for name in scores
     }
     comparisons = {
-        f"{a} - {b}": {d: estimate_difference(right[a][rows[d]], right[b][rows[d]], **draws[d]) for d in DIMENSIONS}
+        f"{a} - {b}": {d: estimate_difference(right[a][rows[d]], right[b][rows[d]], **draws[d]) for d in dimensions}
         for a, b in pairs
     }
-    return EditResult(list(cases), dict(scores), right, estimates, comparisons)
+    return EditResult(list(cases), dict(scores), right, estimates, comparisons, benchmark)
+
+
+def _dimensions(cases: Sequence[EditCase]) -> list[str]:
+    present = {case.dimension for case in cases}
+    return [dimension for dimension in DIMENSIONS if dimension in present]
 
 
 def _right(scores: CandidateScores, *, ties: bool) -> np.ndarray:

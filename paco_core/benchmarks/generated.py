@@ -17,10 +17,11 @@ import pandas as pd
 
 from paco_core.benchmarks.edit_changes import EDIT_MEASURES
 from paco_core.benchmarks.unseen_prompts import only_test_file, unseen_prompts
-from paco_core.config.measures import PANEL_DIVERSITY
+from paco_core.config.measures import COPIES, PANEL_DIVERSITY
 from paco_core.data.image_measures import panel_diversity
 from paco_core.data.records.edit_records import EditRecord, connected_groups, of_part, read_edit_prompts
 from paco_core.data.records.prompt_content import untrained
+from paco_core.grpo.image_alarm import copied_share
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.policies.base import load_recipe_policy
@@ -28,8 +29,10 @@ from paco_core.policies.encodings import cache_folder
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch, validate_failed_share
+from paco_core.rewards.characters import Characters
 from paco_core.rewards.consistency import ConsistencyMeasure
 from paco_core.rewards.editing import QUESTIONS, Editing
+from paco_core.rewards.registry import reward_kind
 from paco_core.rewards.sources import Sources
 from paco_core.sampling.generated_image import GeneratedImage
 from paco_core.sampling.generation import generate_before_and_after, generate_sizes
@@ -209,20 +212,24 @@ class PanelDiversity:
 
 
 def set_measures(root: Path, params: Params, reward_model: Path) -> list[RewardFunction]:
-    """Consistency by the reward model, CLIP's text match if a recipe rewards it, and panel diversity."""
-    recipes = recipes_of(SETS, params.policies).values()
-    consistency = ConsistencyMeasure(Scorer.configured(reward_model, params.reward))
-    measures: list[RewardFunction] = [consistency, PanelDiversity()]
-    term = next((r.rewards.terms["clip_t"] for r in recipes if "clip_t" in r.rewards.terms), None)
-    return [*measures, registry.build_reward("clip_t", term, Sources(root=root))] if term else measures
+    """Consistency, panel diversity, and of the rewards `characters` and `clip_t` those that a recipe has."""
+    terms = [recipe.rewards.terms for recipe in recipes_of(SETS, params.policies).values()]
+    scorer = Scorer.configured(reward_model, params.reward)
+    measures: list[RewardFunction] = [ConsistencyMeasure(scorer), PanelDiversity()]
+    if any(reward_kind(name, term) == Characters.name for recipe in terms for name, term in recipe.items()):
+        measures.append(Characters(scorer))
+    clip = next((recipe["clip_t"] for recipe in terms if "clip_t" in recipe), None)
+    return [*measures, registry.build_reward("clip_t", clip, Sources(root=root))] if clip else measures
 
 
 def measure_sets(
     images: Sequence[GeneratedImage], measures: Sequence[RewardFunction], gold: GoldMeasure | None = None
 ) -> pd.DataFrame:
-    """The table of :func:`measure_images` for sets."""
+    """The table of :func:`measure_images` for sets; ``copies`` if records have characters."""
     batch = RewardBatch([p.record for p in images], [p.panels for p in images])
     columns = {function.name: function(batch) for function in measures}
+    if any(record.characters for record in batch.records):
+        columns[COPIES] = np.array(list(map(copied_share, batch.records, batch.panels)), dtype=np.float64)
     columns |= {} if gold is None else gold.measure(batch)
     return pd.DataFrame({**_identity(images), **columns})
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import parquet
 
 from paco_core.benchmarks.edit_rankings import DIMENSIONS, EditCase
+from paco_core.benchmarks.published import EDIT_BENCHMARKS, EDIT_REWARD_BENCH
 from paco_core.benchmarks.rankings import CandidateScores, HeldOutRanking, parse_rankings, sample_rankings
 from paco_core.data.tables import parse_number, parse_text, read_rows
 from paco_core.exchange import rank_bench
+from paco_core.exchange.mmrb2 import BENCHMARK_KEY
 from paco_core.io.files import DataError, digest, inside
 from paco_core.io.pictures import decode_image, read_image
 from paco_core.io.rejected import Rejected
@@ -135,6 +137,21 @@ def read_edit_bench(source: Path) -> tuple[list[EditCase], Rejected]:
         names = ", ".join(str(file) for file in files[:3]) + (" and others" if len(files) > 3 else "")
         raise DataError(f"{names}: none of the {len(rejected)} rows can be used{rejected.example}")
     return cases, rejected
+
+
+def edit_benchmark_name(source: Path) -> str:
+    """The name of the benchmark in a folder that :func:`read_edit_bench` reads.
+
+    An import from another benchmark writes its name to the metadata of its Parquet file.
+
+    Raises:
+        DataError: if the name is unknown.
+    """
+    metadata = parquet.read_schema(min(source.rglob("*.parquet"))).metadata or {}
+    name = metadata.get(BENCHMARK_KEY, EDIT_REWARD_BENCH.encode()).decode()
+    if name not in EDIT_BENCHMARKS:
+        raise DataError(f"{source}: benchmark {name!r} is unknown; expected one of {', '.join(EDIT_BENCHMARKS)}")
+    return name
 
 
 def _parse_case(entry: Mapping[str, Any], images: Callable[[], tuple[Image, Image, Image]]) -> EditCase:

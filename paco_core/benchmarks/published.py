@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PAPER = "PaCo-RL, arXiv 2512.04784"
+MMRB2_PAPER = "MMRB2, arXiv 2512.16899"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ def _editing(model: str, following: float, consistency: float, overall: float) -
     return PublishedRow(model, figures)
 
 
+#: Names of the benchmarks of edits.
+EDIT_REWARD_BENCH, MMRB2_BENCH = "EditReward-Bench", "MMRB2"
 #: EditReward-Bench: strict accuracy, macro-averaged over task types.
 EDIT_REWARD: tuple[PublishedRow, ...] = (
     _editing("Qwen2.5-VL-7B", 0.458, 0.325, 0.432),
@@ -62,6 +65,24 @@ EDIT_REWARD: tuple[PublishedRow, ...] = (
     _editing("PaCo-Reward-7B-Fast", 0.748, 0.697, 0.728),
     _editing("PaCo-Reward-7B", 0.777, 0.709, 0.751),
 )
+
+
+def _mmrb2(model: str, overall: float) -> PublishedRow:
+    return PublishedRow(model, {"overall": overall}, MMRB2_PAPER)
+
+
+#: MMRB2, image editing: share of 1,000 pairs, each judged in both orders (README of its repository at 7ff0552).
+MMRB2: tuple[PublishedRow, ...] = (
+    _mmrb2("Qwen2.5-VL-7B", 0.571),
+    _mmrb2("Qwen2.5-VL-72B", 0.646),
+    _mmrb2("Qwen3-VL-8B", 0.617),
+    _mmrb2("Qwen3-VL-32B", 0.673),
+    _mmrb2("EditReward (Qwen2.5-VL-7B), one input image", 0.672),
+    _mmrb2("GPT-4o", 0.650),
+    _mmrb2("GPT-5", 0.738),
+    _mmrb2("Gemini 3 Pro", 0.749),
+)
+EDIT_BENCHMARKS = {EDIT_REWARD_BENCH: EDIT_REWARD, MMRB2_BENCH: MMRB2}
 
 
 def _ablation(model: str, aesthetics: float, following: float, consistency: float, hours: float) -> PublishedRow:

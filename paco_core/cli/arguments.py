@@ -114,13 +114,14 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub = export = actions.add_parser(
         "export", help="write the data set of the project with a card, or its generated stories"
     )
-    formats = ("paco_dataset", "rank_bench", "parquet", "vistory")
+    formats: tuple[str, ...] = ("paco_dataset", "rank_bench", "parquet", "vistory")
     sub.add_argument("format", choices=formats, help="output format (vistory: the stories of the stage t2is)")
     sub.add_argument("folder", type=Path, help="new folder")
     sub.add_argument("--licence", default="other", help="license on the card (default: other)")
     sub = imports = actions.add_parser("import", help="convert a public data set into a folder that paco can read")
-    sub.add_argument("format", choices=("paco_dataset", "rank_bench", "gedit", "vistory"), help="input format")
-    sub.add_argument("folder", type=Path, help="folder of the public data set, or a Parquet file of GEdit-Bench")
+    formats = ("paco_dataset", "rank_bench", "gedit", "vistory", "mmrb2", "omniref")
+    sub.add_argument("format", choices=formats, help="input format")
+    sub.add_argument("folder", type=Path, help="folder or file of the public data set, in its layout")
     sub.add_argument("out", type=Path, help="new folder, for example data/external/paco_dataset")
     sub = actions.add_parser("trace", help="print the grids, seeds and prompt of a pair or ranking")
     sub.add_argument("id", help="ID of a pair or an instance, in the tables of pairs or rankings")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import parse_ref, read_prompts
-from paco_core.exchange import card, gedit_bench, imported, rank_bench, sharegpt, tables, vistory
+from paco_core.exchange import card, gedit_bench, imported, mmrb2, omniref, rank_bench, sharegpt, tables, vistory
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io import paths
 from paco_core.io.answer import Answer
@@ -29,6 +29,8 @@ IMPORTS = {
     "rank_bench": imported.import_benchmark,
     "gedit": gedit_bench.import_gedit,
     "vistory": vistory.import_vistory,
+    "mmrb2": mmrb2.import_mmrb2,
+    "omniref": omniref.import_omniref,
 }
 
 

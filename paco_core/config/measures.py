@@ -9,11 +9,14 @@ from collections.abc import Collection
 
 PANEL_DIVERSITY, REFERENCE_DISTANCE = "panel_diversity", "reference_distance"
 SCORE, FAILED_SAMPLES = "score", "failed_samples"  # of the test rewards together; images without a score
-#: By the embedded world's truth: of sets, and of edits.
+#: By the embedded world's truth: of sets, of characters, and of edits.
 GOLD_OF_SETS = ("gold_consistency", "gold_following")
+#: Of stories whose records have characters: over all panels, and over the panels that are not copies.
+GOLD_OF_CHARACTERS = ("gold_identity", "gold_identity_new")
 GOLD_OF_EDITS = ("gold_editing", "gold_reached", "gold_kept")
 #: Of the images of every policy; a fall or a rise raises the alarm of :mod:`paco_core.grpo.image_alarm`.
 NEAR_COPIES = "near_copies"
+COPIES = "copies"  # of stories whose records have characters
 IMAGE_CONTENT = (NEAR_COPIES, "edge_density", "color_entropy", "mean_brightness")
 #: Of the hack meter: of images, and of its two judges.
 IMAGE_MEASURES = ("grid_score", "start_distance")
@@ -23,8 +26,8 @@ DRIFT_PROMPTS = "drift_prompts"
 ENDS = ("_low", "_high", "_missing")
 
 BUILT_IN = frozenset(
-    {PANEL_DIVERSITY, REFERENCE_DISTANCE, SCORE, FAILED_SAMPLES, DRIFT_PROMPTS}.union(
-        GOLD_OF_SETS, GOLD_OF_EDITS, IMAGE_CONTENT, IMAGE_MEASURES, GAINS
+    {PANEL_DIVERSITY, REFERENCE_DISTANCE, COPIES, SCORE, FAILED_SAMPLES, DRIFT_PROMPTS}.union(
+        GOLD_OF_SETS, GOLD_OF_CHARACTERS, GOLD_OF_EDITS, IMAGE_CONTENT, IMAGE_MEASURES, GAINS
     )
 )
 

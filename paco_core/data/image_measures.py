@@ -11,6 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+THUMBNAIL = 32  # side of an image in pixels, for near-copies of images of other sizes
+
 
 def pixel_distances(panels: Sequence[Image]) -> np.ndarray:
     """Root mean square pixel difference of each unordered pair of equally large panels, on the scale 0 to 1: (pairs,).
@@ -32,6 +34,40 @@ def panel_diversity(panels: Sequence[Image]) -> float:
 def reference_distance(picture: Image, reference: Image) -> float:
     """Root mean square pixel difference of a picture and its reference, which is resized to it: 0 to 1, 0 = a copy."""
     return panel_diversity([picture, reference.resize(picture.size)])
+
+
+def thumbnails(pictures: Sequence[Image]) -> np.ndarray:
+    """Pictures as vectors for :func:`nearest_distances`: (pictures, pixels and channels) float32, from 0 to 1."""
+    small = [
+        np.asarray(picture.convert("RGB").resize((THUMBNAIL, THUMBNAIL)), dtype=np.float32) for picture in pictures
+    ]
+    return np.stack(small).reshape(len(small), -1) / 255
+
+
+def thumbnail_distances(pictures: np.ndarray, references: np.ndarray) -> np.ndarray:
+    """Root mean square difference of each picture and each reference, on the scale 0 to 1: (pictures, references).
+
+    Args:
+        pictures, references: of :func:`thumbnails`.
+    """
+    a, b = pictures.astype(np.float64), references.astype(np.float64)
+    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
+    return np.sqrt(np.maximum(squares, 0) / a.shape[1])
+
+
+def copied_panels(panels: Sequence[Image], references: Sequence[Image], bound: float) -> np.ndarray:
+    """Whether each panel is a near-copy of a reference image or of another panel of its set: (panels,) bool.
+
+    Args:
+        references: any number of images, of any size.
+        bound: root mean square difference of thumbnails below which an image is a near-copy, on the scale 0 to 1.
+    """
+    small = thumbnails(panels)
+    distances = thumbnail_distances(small, small)
+    np.fill_diagonal(distances, np.inf)
+    if references:
+        distances = np.hstack([distances, thumbnail_distances(small, thumbnails(references))])
+    return np.asarray(distances.min(axis=1) < bound)
 
 
 def edge_density(picture: Image) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from paco_core.data.image_measures import brightness, panel_diversity
+from paco_core.data.image_measures import brightness, panel_diversity, thumbnail_distances, thumbnails
 from paco_core.data.records.panels import split_grid
 from paco_core.grading.prompts import panel_prompts
 from paco_core.grpo.hacking import largest_grid_score
@@ -38,7 +38,6 @@ DIVERSITY, COPIES, BRIGHTNESS, GRID = "diversity", "near_copies", "brightness", 
 #: Measures with a value per prompt, in the order of the table; the grid score is one number per adapter.
 PER_PROMPT = (IDENTITY, CONSISTENCY, TEXT, DIVERSITY, COPIES, BRIGHTNESS)
 SUBJECT_IMAGES = 4  # images of the subject that each generated image is compared with by the reward model
-THUMBNAIL = 32  # side of an image in pixels, for near-copies
 
 
 @dataclass
@@ -96,11 +95,11 @@ class SubjectImages:
         Raises:
             DataError: when the folder has no image, or none can be read.
         """
-        files, readable, thumbnails, first_error = list_pictures(folder), [], [], ""
+        files, readable, small, first_error = list_pictures(folder), [], [], ""
         with Progress(len(files), "read", "images", log) as progress:
             for file in progress.track(files):
                 try:
-                    thumbnails.append(_thumbnail(read_image(file)))
+                    small.append(thumbnails([read_image(file)]))
                     readable.append(file)
                 except DataError as error:
                     first_error = first_error or str(error)
@@ -110,18 +109,12 @@ class SubjectImages:
             raise DataError(f"{folder}: no image can be read: {first_error}")
         places = np.unique(np.linspace(0, len(readable) - 1, SUBJECT_IMAGES).round().astype(int))
         images = [read_image(readable[place]) for place in places]
-        return cls(images, np.stack(thumbnails), len(files) - len(readable))
+        return cls(images, np.concatenate(small), len(files) - len(readable))
 
     def near_copies(self, images: Sequence[Image]) -> float:
         """Share of images with a root mean square pixel difference from a reference below :data:`NEAR_COPY`."""
-        pixels = np.stack([_thumbnail(image) for image in images]).astype(np.float64)
-        references = self.thumbnails.astype(np.float64)
-        squares = (pixels**2).sum(axis=1)[:, None] + (references**2).sum(axis=1)[None] - 2 * pixels @ references.T
-        return float((np.sqrt(np.maximum(squares.min(axis=1), 0) / pixels.shape[1]) < NEAR_COPY).mean())
-
-
-def _thumbnail(image: Image) -> np.ndarray:
-    return np.asarray(image.resize((THUMBNAIL, THUMBNAIL)), dtype=np.float32).ravel() / 255
+        distances = thumbnail_distances(thumbnails(images), self.thumbnails)
+        return float((distances.min(axis=1) < NEAR_COPY).mean())
 
 
 def comparable_images(record: PromptRecord, images: Sequence[Image]) -> list[list[Image]]:

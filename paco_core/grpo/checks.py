@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paco_core.config.measures import DRIFT_PROMPTS, GAINS, IMAGE_CONTENT, PANEL_DIVERSITY, REFERENCE_DISTANCE
+from paco_core.config.measures import COPIES, DRIFT_PROMPTS, GAINS, IMAGE_CONTENT, PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.config.params import PolicyRecipe, PolicyTraining
 from paco_core.grpo.hacking import AGREEMENT, first_alarm, is_unshared_gain
 from paco_core.grpo.image_alarm import first_image_alarm
@@ -158,7 +158,10 @@ def images_stay_detailed(rows: Sequence[Row], sizes: Sequence[int]) -> CheckRepo
 
     The check warns, because fewer details can be the goal of a training, for example with a reward for plain images.
     """
-    name, places = "images_stay_detailed", [f"{side}/{measure}" for side in sizes for measure in IMAGE_CONTENT]
+    name, places = (
+        "images_stay_detailed",
+        [f"{side}/{measure}" for side in sizes for measure in (*IMAGE_CONTENT, COPIES)],
+    )
     ends = {place: (rows[0].get(f"eval/{place}", math.nan), _last(rows, f"eval/{place}")) for place in places}
     metadata: dict[str, str | int | float] = {
         f"{place.partition('/')[2]}_{place.partition('/')[0]}px": after

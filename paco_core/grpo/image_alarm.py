@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paco_core.config.measures import IMAGE_CONTENT, NEAR_COPIES
+from paco_core.config.measures import COPIES, IMAGE_CONTENT, NEAR_COPIES
 from paco_core.config.params import HackMeter
 from paco_core.data.image_measures import (
     brightness,
     color_entropy,
+    copied_panels,
     edge_density,
     pixel_distances,
     reference_distance,
 )
+from paco_core.data.records.characters import load_images
 from paco_core.data.records.panels import split_grid
 from paco_core.data.records.records import PromptRecord
 
@@ -33,13 +35,15 @@ LEAST_SHARES = {"edge_density": 0.7, "color_entropy": 0.7}
 #: 0.07. The trainings of the demo change it by at most 0.01.
 LARGEST_CHANGES = {"mean_brightness": 0.15}
 #: Largest accepted rise. The trainings of the demo raise the share of near-copies by at most 0.01.
-LARGEST_RISES = {NEAR_COPIES: 0.2}
+LARGEST_RISES = {NEAR_COPIES: 0.2, COPIES: 0.2}
 
 
 def image_content(
     pictures: Sequence[Image], records: Sequence[PromptRecord], bound: float, reference: Reference | None = None
 ) -> dict[str, float]:
     """The measures :data:`~paco_core.config.measures.IMAGE_CONTENT`, means over pictures of one evaluation size.
+
+    If records have characters, also ``copies`` (:func:`copied_share`), the mean over their stories.
 
     Args:
         records, bound, reference: as of :func:`near_copies`.
@@ -51,7 +55,26 @@ def image_content(
             for measure in (edge_density, color_entropy, brightness)
         ),
     )
-    return dict(zip(IMAGE_CONTENT, values, strict=True))
+    content = dict(zip(IMAGE_CONTENT, values, strict=True))
+    if any(record.characters for record in records):
+        panels = [split_grid(image, record.layout) for image, record in zip(pictures, records, strict=True)]
+        content[COPIES] = float(np.nanmean(list(map(copied_share, records, panels))))
+    return content
+
+
+def is_copied(record: PromptRecord, panels: Sequence[Image]) -> np.ndarray:
+    """Whether each panel of a story is a near-copy of a character's image or of another panel: (panels,) bool.
+
+    Raises:
+        DataError: if an image of a character cannot be read.
+    """
+    references = [image for character in record.characters for image in load_images(character)]
+    return copied_panels(panels, references, NEAR_COPY)
+
+
+def copied_share(record: PromptRecord, panels: Sequence[Image]) -> float:
+    """Share of the panels that :func:`is_copied` marks, 0 to 1; NaN if the record has no characters."""
+    return float(is_copied(record, panels).mean()) if record.characters else float("nan")
 
 
 def near_copies(

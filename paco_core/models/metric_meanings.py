@@ -23,6 +23,9 @@ class MetricMeaning(NamedTuple):
 
 
 GROUND_TRUTH = "gold_"  # beginning of the name of each ground-truth metric
+#: Of stories whose records have characters. The first one is the headline if the world has ground truth, because copies
+#: do not raise it; else it is `characters`.
+CHARACTER_METRICS = ("gold_identity_new", "gold_identity", "characters", "copies")
 METRICS = {
     "gold_consistency": MetricMeaning(
         "Consistency",
@@ -44,6 +47,19 @@ METRICS = {
     ),
     "panel_diversity": MetricMeaning(
         "Panel diversity", "difference between the panels of a set; a value near 0 means identical panels"
+    ),
+    "gold_identity_new": MetricMeaning(
+        "Identity in new panels",
+        "share of a character's traits (species, color, accessory) that the recognizer reads in its panels that are no "
+        "copies",
+    ),
+    "gold_identity": MetricMeaning(
+        "Identity in all panels",
+        "share of a character's traits (species, color, accessory) that the recognizer reads in all of its panels",
+    ),
+    "copies": MetricMeaning(
+        "Copied panels",
+        "share of the panels of a story whose pixels nearly equal a character's image or another panel",
     ),
     "gold_editing": MetricMeaning(
         "Correct edits",

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.config.measures import COPIES
 from paco_core.config.params import Params
 from paco_core.io import paths
 from paco_core.io.text_table import text_table
-from paco_core.models.metric_meanings import GROUND_TRUTH, METRICS
+from paco_core.models.metric_meanings import CHARACTER_METRICS, GROUND_TRUTH, METRICS
 from paco_core.report.charts import read_log
 from paco_core.report.html import UNKNOWN
 from paco_core.tasks.table import task_of
@@ -82,10 +83,15 @@ _CHANGE = {"change": "mean", "low": "low", "high": "high"}
 def _policy_rows(
     root: Path, params: Params, name: str, recipe: PolicyRecipe, figures: Mapping[str, Number]
 ) -> Iterator[HeadlineRow]:
-    """The goal, the constraint, CLIP's text match and the hack meter of a policy at its largest evaluation size."""
+    """The metrics of a policy at its largest evaluation size.
+
+    Identity and copies if its stories have characters, the goal, the constraint, CLIP's text match, and the hack meter.
+    """
     task, size = task_of(recipe), max(recipe.eval_sizes)
     success = task.success(params.world)
-    for priority, metric in ((0, success.goal), (2, success.constraint), (3, "clip_t")):
+    identity = CHARACTER_METRICS[0] if params.world == "storybook" else "characters"
+    metrics = ((0, identity), (0, COPIES), (0, success.goal), (2, success.constraint), (3, "clip_t"))
+    for priority, metric in metrics:
         if metric is None or (priority == 3 and metric == success.constraint):
             continue
         key = f"{task.benchmark}.policies.{name}.{size}.{metric}"

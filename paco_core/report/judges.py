@@ -149,16 +149,16 @@ def edits(root: Path, figures: Figures) -> Benchmark | Missing | Skipped:
     if isinstance(results, Missing | Skipped):
         return results
     figures.add_all(paths.EDIT_REWARD.name, {k: results[k] for k in ("cases", "methods", "comparisons")})
-    axis = Axis.over([0.0, 1.0])
+    axis, dimensions = Axis.over([0.0, 1.0]), {d: words for d, words in DIMENSIONS.items() if d in results["cases"]}
     rows = {
         dimension: [
             _row(results, paths.EDIT_REWARD, name, f".accuracy.{dimension}.strict", axis, value, guide=0.5)
             for name, method in results["methods"].items()
             if (value := method["accuracy"][dimension]["strict"])["mean"] is not None  # CLIP-I reads no instruction
         ]
-        for dimension in DIMENSIONS
+        for dimension in dimensions
     }
-    return _benchmark(results, paths.EDIT_REWARD, figures, DIMENSIONS, rows, axis, "published.edits")
+    return _benchmark(results, paths.EDIT_REWARD, figures, dimensions, rows, axis, "published.edits")
 
 
 def _results(root: Path, folder: Path, title: str) -> dict[str, Any] | Missing | Skipped:

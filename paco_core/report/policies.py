@@ -12,7 +12,7 @@ from paco_core.data.records.panels import split_grid
 from paco_core.io import paths
 from paco_core.io.files import inside, read_json
 from paco_core.io.pictures import join_in_row, read_image
-from paco_core.models.metric_meanings import GROUND_TRUTH, METRICS, MetricMeaning
+from paco_core.models.metric_meanings import CHARACTER_METRICS, GROUND_TRUTH, METRICS, MetricMeaning
 from paco_core.report import charts
 from paco_core.report.charts import Axis, Curves, DrawnChart, read_log
 from paco_core.report.html import Figures, Missing, Picture
@@ -187,7 +187,7 @@ PAINTERS = PolicyKind(
     paths.T2IS.name,
     "the comparison before and after",
     ("prompts",),
-    ("gold_consistency", "gold_following", "consistency", "clip_t", "panel_diversity"),
+    (*CHARACTER_METRICS, "gold_consistency", "gold_following", "consistency", "clip_t", "panel_diversity"),
     set_charts,
 )
 EDITORS = PolicyKind(
@@ -239,6 +239,8 @@ def tiles(
     for part in generating:
         subject = "of panel pairs are consistent"
         headlines += _change_tiles(part, measure_of(params, "consistency"), "Image generator", subject)
+        subject = "of a character's traits are in the new panels that name it"
+        headlines += _change_tiles(part, CHARACTER_METRICS[0], "Characters", subject)
     for part in editing:
         subject = "of edits made the requested change and no other"
         headlines += _change_tiles(part, measure_of(params, "editing"), part.name, subject)

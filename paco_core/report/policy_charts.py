@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paco_core.config.measures import IMAGE_CONTENT, NEAR_COPIES
+from paco_core.config.measures import COPIES, IMAGE_CONTENT, NEAR_COPIES
 from paco_core.grpo.hacking import AGREEMENT
-from paco_core.models.metric_meanings import label_of
+from paco_core.models.metric_meanings import METRICS, label_of
 from paco_core.report.charts import Curves, DrawnChart, Line, by_size, line
 
 if TYPE_CHECKING:
@@ -91,10 +91,11 @@ def _content_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: 
             "or backgrounds vanish, edge density and color entropy fall."
         )
         yield DrawnChart.of(curves, f"{name}.content", "Image content", note, lines, bounds=(0.0, 1.2), guide=(1.0, ""))
-    if f"eval/{max(sizes)}/{NEAR_COPIES}" in log.columns:
-        copies = by_size(log, sizes, NEAR_COPIES)
-        note = "Share of panel pairs, or of edits and references, that are nearly identical."
-        yield DrawnChart.of(curves, f"{name}.{NEAR_COPIES}", "Near-copies", note, copies, bounds=(0.0, 1.0))
+    for measure in (NEAR_COPIES, COPIES):
+        if f"eval/{max(sizes)}/{measure}" in log.columns:
+            meaning, lines = METRICS[measure], by_size(log, sizes, measure)
+            note = f"{meaning.meaning[0].upper()}{meaning.meaning[1:]}."
+            yield DrawnChart.of(curves, f"{name}.{measure}", meaning.label, note, lines, bounds=(0.0, 1.0))
 
 
 def _hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> Iterator[DrawnChart]:

@@ -112,9 +112,11 @@ def examples(pairs: Sequence[PicturePair]) -> dict[str, PicturePair]:
         gain = _percentile(rising, share, lambda pair: pair.change).change
         prompts = {pair.prompt_id for pair in selected.values()}
         smallest = max((pair.change for pair in selected.values()), default=0.0)
-        others = [pair for pair in rising if pair.prompt_id not in prompts and pair.change >= smallest] or rising
-        nearest = min((pair.change for pair in others), key=lambda change: (abs(change - gain), -change))
-        pair = _percentile([pair for pair in others if pair.change == nearest], share, lambda pair: pair.score_change)
+        candidates = [pair for pair in rising if pair.prompt_id not in prompts and pair.change >= smallest] or rising
+        nearest = min((pair.change for pair in candidates), key=lambda change: (abs(change - gain), -change))
+        pair = _percentile(
+            [pair for pair in candidates if pair.change == nearest], share, lambda pair: pair.score_change
+        )
         if pair not in selected.values():
             selected[name] = pair
     return selected

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from paco_core.models.licence import base_front
-from paco_core.reward_model.examples import EDIT_TEMPLATES
+from paco_core.reward_model.examples import CHARACTER_TEMPLATE, EDIT_TEMPLATES
 from paco_core.reward_model.golden import FOLDER, SERVED
 from paco_core.reward_model.instructions import TEMPLATES
 
@@ -137,6 +137,10 @@ The model answers only these queries. Replace `{{theme}}` with the theme of the 
 instruction of the edit.
 
 {chr(10).join(questions)}
+
+If the training data contained character pairs, the model also answers this query about a character `{{name}}`:
+
+- `{CHARACTER_TEMPLATE}`: `{TEMPLATES[CHARACTER_TEMPLATE]}`
 
 ## Training
 

@@ -47,8 +47,8 @@ def run(ctx: StageContext) -> None:
         return ctx.skip(paths.EDIT_REWARD, reason)
 
     from paco_core.benchmarks import edit_rankings as bench
-    from paco_core.benchmarks.public_files import draw_edit_cases, read_edit_bench
-    from paco_core.benchmarks.published import EDIT_REWARD
+    from paco_core.benchmarks.public_files import draw_edit_cases, edit_benchmark_name, read_edit_bench
+    from paco_core.benchmarks.published import EDIT_BENCHMARKS, EDIT_REWARD_BENCH
     from paco_core.benchmarks.rankings import random_order
     from paco_core.benchmarks.tables import write_result_tables
     from paco_core.config.references import model_at
@@ -59,9 +59,11 @@ def run(ctx: StageContext) -> None:
 
     if params.source is not None:
         cases, rejected = read_edit_bench(ctx.read(Path(params.source)))
+        benchmark = edit_benchmark_name(ctx.read(Path(params.source)))
         rejected.print(ctx.log)
     else:
         cases, rejected = draw_edit_cases(params.count, params.size, params.seed), Rejected()
+        benchmark = EDIT_REWARD_BENCH
     models: dict[str, tuple[str, str | Path]] = {
         "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
         "base": ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),
@@ -73,17 +75,19 @@ def run(ctx: StageContext) -> None:
             scorer.any_case = params.wording == "published"
             scores[name] = bench.score_edits(label, scorer, cases, wording=params.wording, advance=progress.advance)
             del scorer  # before the next one is loaded
-    if params.clip is not None:
+    if params.clip is not None and any(case.dimension == bench.CONSISTENCY for case in cases):
         clip = OpenClip(ctx.model(params.clip), reward.device)
         scores["clip_i"] = bench.score_edit_embeddings("CLIP-I, cosine of two pictures", clip, cases)
     scores["random"] = random_order("Chance", cases)
     pairs = [("reward", name) for name in scores if name != "reward"]
-    result = bench.evaluate_edits(cases, scores, pairs, resamples=params.bootstrap, seed=params.seed)
-    published = [row.as_dict() for row in EDIT_REWARD]
+    draws = {"resamples": params.bootstrap, "seed": params.seed}
+    result = bench.evaluate_edits(cases, scores, pairs, **draws, benchmark=benchmark)
+    published = EDIT_BENCHMARKS[benchmark]
     with ctx.writing(paths.EDIT_REWARD) as out:
         out.mkdir()
-        write_json(out / "results.json", {**result.as_dict(), "wording": params.wording, "published": published})
+        rows = {"wording": params.wording, "published": [row.as_dict() for row in published]}
+        write_json(out / "results.json", {**result.as_dict(), **rows})
         result.table().to_parquet(out / "per_case.parquet", index=False)
-        write_result_tables(out, "EditReward-Bench", result.tables(EDIT_REWARD, params.wording))
+        write_result_tables(out, benchmark, result.tables(published, params.wording))
     ctx.tracker.artifact(ctx.root / paths.EDIT_REWARD, "tables")
     ctx.report({**result.metrics(), **rejected.figures()}, {"reward.": paths.REWARD_MERGED})

@@ -61,7 +61,12 @@ STAGE = Stage(
     served=True,
     skipped=_skipped,
     cost=_cost,
-    headline=(("*.gold_consistency.change", "*.consistency.change"), ("*.gold_following.change", "*.clip_t.change")),
+    headline=(
+        ("*.gold_identity_new.change", "*.characters.change"),
+        ("*.copies.change",),
+        ("*.gold_consistency.change", "*.consistency.change"),
+        ("*.gold_following.change", "*.clip_t.change"),
+    ),
     preview=_preview,
     checks=(
         library_check(
@@ -72,6 +77,11 @@ STAGE = Stage(
         library_check(
             "paco_core.benchmarks.checks:policies_still_follow_prompts",
             "Prompt following did not fall, by the gold metric",
+            Path(),
+        ),
+        library_check(
+            "paco_core.benchmarks.checks:policies_keep_characters",
+            "New panels show the characters better, and no more panels are copies",
             Path(),
         ),
     ),

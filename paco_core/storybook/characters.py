@@ -16,12 +16,11 @@ from PIL import ImageEnhance
 from paco_core.config.params import CharacterKind
 from paco_core.storybook.drawing import draw, draw_scene
 from paco_core.storybook.prompts import NAMES, character
-from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, random_panel
+from paco_core.storybook.world import IDENTITY, VOCABULARY, Panel, random_panel
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-IDENTITY = tuple(trait for trait, dimension in SHARED_TRAITS.items() if dimension == "Identity")
 CHARACTER_NAMES = ("Ada", "Ben", "Ivy", "Leo", "Mia", "Sam", "Tom", "Zoe")
 SCENE_OF_REFERENCE = 0.3  # share of panels whose scene is that of a reference image
 EXACT_COPY = 0.5  # share of copies whose pixels are not changed

@@ -23,7 +23,7 @@ from paco_core.io.files import read_json
 from paco_core.io.imports import gc_paused
 from paco_core.models.size import validate_model_size
 from paco_core.models.weights import numbers_below, read_tensors, reading
-from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
+from paco_core.storybook.world import IDENTITY, SHARED_TRAITS, VOCABULARY, Panel
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -74,6 +74,31 @@ def gold_following(readings: Sequence[Reading], panels: Sequence[Panel], traits:
     matched = list(zip(readings, panels, strict=True))
     cells = [read.word(trait) == getattr(panel, trait) for read, panel in matched for trait in traits]
     return sum(cells) / len(cells)
+
+
+def gold_identity(reading: Reading, references: Sequence[Reading]) -> float:
+    """Share of the identity traits of a panel that are as in a character's images, 0 to 1.
+
+    The character has the word of each trait that most of its images have; of equally frequent words, the one with the
+    highest sum of probabilities.
+
+    Args:
+        references: one per image of the character.
+
+    Raises:
+        ValueError: without an image.
+    """
+    if not references:
+        raise ValueError("gold identity needs at least one image of the character")
+    return sum(reading.word(trait) == _most_frequent(trait, references) for trait in IDENTITY) / len(IDENTITY)
+
+
+def _most_frequent(trait: str, readings: Sequence[Reading]) -> str:
+    votes: dict[str, tuple[int, float]] = {}
+    for image in readings:
+        count, probability = votes.get(image.word(trait), (0, 0.0))
+        votes[image.word(trait)] = (count + 1, probability + image.probability[trait])
+    return max(votes, key=lambda word: votes[word])
 
 
 @dataclass(frozen=True)

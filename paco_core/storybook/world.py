@@ -35,6 +35,8 @@ SHARED_TRAITS: dict[str, str] = {
     "accessory": "Identity",
     "style": "Style",
 }
+#: Traits by which a character is recognized in each scene, size and style.
+IDENTITY = tuple(trait for trait, dimension in SHARED_TRAITS.items() if dimension == "Identity")
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.config.measures import GOLD_OF_SETS
+from paco_core.config.measures import GOLD_OF_CHARACTERS, GOLD_OF_SETS
 from paco_core.data.records import prompt_text
+from paco_core.data.records.characters import load_images
 from paco_core.data.records.prompt_content import first_of_each_content
-from paco_core.data.records.records import read_prompts
+from paco_core.data.records.records import characters_of_panels, read_prompts
 from paco_core.grpo.panel_references import validate_panel_references
 from paco_core.grpo.prompt_split import PromptSplit, hold_out, predefined_split
 from paco_core.io import paths
@@ -121,13 +122,16 @@ def read_sets(path: Path, check: Callable[[PromptRecord], None] = lambda _record
 
 
 class SetGold:
-    """Ground-truth metrics of panels: the recogniser compares them with each other and with the prompt."""
+    """Ground-truth metrics of panels: the recogniser compares them with each other, the prompt and its characters."""
 
     def __init__(self, recogniser: Recogniser) -> None:
         self.recogniser = recogniser
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
-        """``gold_consistency`` (NaN for a single panel) and ``gold_following`` of each set, (N,) each."""
+        """``gold_consistency`` (NaN for a single panel) and ``gold_following`` of each set, (N,) each.
+
+        If records have characters, also the metrics of :meth:`_identity`.
+        """
         import numpy as np
 
         from paco_core.storybook.prompts import parse_storybook_prompt
@@ -139,7 +143,33 @@ class SetGold:
         following = [gold_following(set_readings, panels) for set_readings, panels in zip(sets, prompts, strict=True)]
         consistency = [gold_consistency(set_readings) if len(set_readings) > 1 else np.nan for set_readings in sets]
         measures = consistency, following
-        return {name: np.array(values, np.float64) for name, values in zip(GOLD_OF_SETS, measures, strict=True)}
+        metrics = {name: np.array(values, np.float64) for name, values in zip(GOLD_OF_SETS, measures, strict=True)}
+        return metrics | (self._identity(batch, sets) if any(record.characters for record in batch.records) else {})
+
+    def _identity(self, batch: RewardBatch, sets: Sequence[Sequence[Reading]]) -> dict[str, np.ndarray]:
+        """``gold_identity`` and ``gold_identity_new`` of each story, (N,) each.
+
+        A panel counts if its text names one character, because the recogniser reads one character per image. The first
+        metric is the mean over these panels, the second one is the mean over those of them that are not copies. NaN if
+        there is no such panel.
+        """
+        import numpy as np
+
+        from paco_core.grpo.image_alarm import is_copied
+        from paco_core.grpo.metrics import mean
+        from paco_core.storybook.recogniser import gold_identity
+
+        characters = {character for record in batch.records for character in record.characters}
+        references = {character: self.recogniser.read(load_images(character)) for character in characters}
+        rows = np.full((len(batch.records), len(GOLD_OF_CHARACTERS)), np.nan)
+        for number, (record, panels, readings) in enumerate(zip(batch.records, batch.panels, sets, strict=True)):
+            if record.characters:
+                named = zip(readings, characters_of_panels(record), strict=True)
+                values = np.array(
+                    [gold_identity(read, references[names[0]]) if len(names) == 1 else np.nan for read, names in named]
+                )
+                rows[number] = mean(values), mean(values[~is_copied(record, panels)])
+        return dict(zip(GOLD_OF_CHARACTERS, rows.T, strict=True))
 
 
 SETS = Sets()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paco_core.config.measures import DRIFT_PROMPTS, ENDS, GAINS, IMAGE_CONTENT, IMAGE_MEASURES
+from paco_core.config.measures import COPIES, DRIFT_PROMPTS, ENDS, GAINS, IMAGE_CONTENT, IMAGE_MEASURES
 from paco_core.grpo.hacking import AGREEMENT
 from paco_core.grpo.prompt_split import with_preferences
 from paco_core.grpo.recipe import train_policy
@@ -47,11 +47,11 @@ DIVERSITY = "Summary/panel_diversity"
 #: intervals as separate metrics, because a chart shows no interval.
 HACK_METER = {
     f"Summary/{name}": name
-    for name in (*IMAGE_CONTENT, "drift", "drift_low", "trained_gain", "held_out_gain", "grid_score")
+    for name in (*IMAGE_CONTENT, COPIES, "drift", "drift_low", "trained_gain", "held_out_gain", "grid_score")
 }
 #: Names of the hack meter's metrics at one size, with the ends of their intervals.
 HACK_METER_DETAILS = frozenset(
-    {*IMAGE_CONTENT, *IMAGE_MEASURES, DRIFT_PROMPTS, *(f"{gain}{end}" for gain in GAINS for end in ("", *ENDS))}
+    {*IMAGE_CONTENT, COPIES, *IMAGE_MEASURES, DRIFT_PROMPTS, *(f"{gain}{end}" for gain in GAINS for end in ("", *ENDS))}
 )
 
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import webbrowser
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, tracking_
 from paco_pipelines.antlr import antlr_problem
 from paco_pipelines.instance.settings import name_home, write_settings
 from paco_pipelines.links import links
+from paco_pipelines.reloading import watch
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 15.0
@@ -162,6 +164,7 @@ def serve_ui(root: Path, dagster_port: int, mlflow_port: int, *, browser: bool =
 
 def _keep(root: Path, chosen: Sequence[UiProcess], browser: bool) -> int:
     running: list[subprocess.Popen[bytes]] = []
+    stopping = threading.Event()
 
     interrupt_on(signal.SIGINT, signal.SIGTERM)  # SIGINT too: a shell's background job starts with it ignored
     try:
@@ -191,6 +194,7 @@ def _keep(root: Path, chosen: Sequence[UiProcess], browser: bool) -> int:
         print("Ctrl-C stops all.", file=sys.stderr, flush=True)
         if browser and local_server.has_display():
             webbrowser.open(addresses["lineage"])
+        _watch(root, chosen, stopping)
         while not _has_ended(chosen, running):
             time.sleep(POLL_SECONDS)
         return 1
@@ -198,8 +202,16 @@ def _keep(root: Path, chosen: Sequence[UiProcess], browser: bool) -> int:
         print("stopping", file=sys.stderr, flush=True)
         return 0
     finally:
+        stopping.set()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a server behind
         stop(running)
+
+
+def _watch(root: Path, chosen: Sequence[UiProcess], stopping: threading.Event) -> None:
+    """Reload the definitions of the code server after a change of the project."""
+    for server in chosen:
+        if server.socket is not None:
+            threading.Thread(target=watch, args=(root, server.socket, stopping), daemon=True).start()
 
 
 def _await(

@@ -32,6 +32,13 @@ TABLES = {
         "Strict accuracy, mean over task types. Measured rows: "
         "[`edit_reward`](../reference/benchmarks.md#editreward-bench-edit_reward).",
     ),
+    "MMRB2": (
+        "MMRB2: which edit is better?",
+        {"overall": "accuracy"},
+        "Share of 1,000 pairs of edits, each judged in both orders, by models that saw both edits at once. "
+        "Measured rows: [`edit_reward`](../reference/benchmarks.md#editreward-bench-edit_reward) with an "
+        "[import of MMRB2](../reference/dataset-formats.md#mmrb2-mmrb2).",
+    ),
     "T2IS_ABLATION": (
         "What resolution decoupling and log-tame do, on T2IS-Bench",
         {"aesthetics": "aesthetics", "following": "following", "consistency": "consistency", "hours": "hours"},

@@ -153,7 +153,8 @@ def explain_pairs(
     - The engine ``storybook`` writes true reasons from the recogniser's readings of both panels (``advance`` counts
       panels). It cannot write reasons for edits, and it always finds an animal in a panel.
     - ``openai`` queries a vision language model and stores its answers below ``root`` (``advance`` counts pairs).
-    - ``none`` writes nothing: a pair without an answer counts as failed.
+    - ``none`` writes no reasons: a character pair gets its label as the answer, and any other pair without an answer
+      counts as failed.
 
     Raises:
         DataError: if the engine lacks its model, or the language model cannot be used.
@@ -164,7 +165,8 @@ def explain_pairs(
     )
     has_answer = pairs["answer"].notna()
     if params.engine == "none":
-        written = [ReasonOutcome(None, "no_answer_given")] * int((~has_answer).sum())
+        rows = pairs.loc[~has_answer, ["label", "character"]].itertuples(index=False)
+        written = [_without_engine(*row) for row in rows]
     elif has_answer.all():
         written = []
     elif params.engine == "openai":
@@ -215,6 +217,11 @@ def _storybook(
         else:
             outcomes.append(_outcome(answer(*true_reasons(readings[first].panel, readings[second].panel)), label))
     return outcomes
+
+
+def _without_engine(label: str, character: object) -> ReasonOutcome:
+    """The answer of a pair without reasons. A file of generated stories has labels, but no reasons."""
+    return ReasonOutcome(f"{label}.") if isinstance(character, str) else ReasonOutcome(None, "no_answer_given")
 
 
 def _is_copy(panels: PanelStore, first: str, second: str) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from paco_core.config.params import CharacterPairsParams
+from paco_core.config.params import CharacterPairsParams, ReasonsParams
 from paco_core.data.pairs.character_stories import add_stories
 from paco_core.data.pairs.characters import (
     NEGATIVES,
@@ -25,10 +25,12 @@ from paco_core.data.pairs.characters import (
     read_held_out_cases,
 )
 from paco_core.data.pairs.pairs import pair_table
+from paco_core.data.pairs.reasons import explain_pairs
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
 from paco_core.reward_model.examples import read_examples
-from paco_core.storybook.characters import IDENTITY, random_case
+from paco_core.storybook.characters import random_case
+from paco_core.storybook.world import IDENTITY
 
 SHARES: dict[Any, float] = {"other_character": 0.2, "copy": 0.15, "swapped": 0.1, "absent": 0.05}
 
@@ -212,3 +214,29 @@ def test_panels_that_annotators_reject_are_always_negative(tmp_path: Path) -> No
     characters = CharacterPairs()
     add_stories(characters, stories(tmp_path, contradictory, ranked), {}, 0)
     assert len(characters.rejected) == 1
+
+
+def test_labels_of_stories_need_no_engine_for_reasons(tmp_path: Path) -> None:
+    characters = CharacterPairs()
+    add_stories(characters, stories(tmp_path), {"copy": 0.2}, 0)
+    table = pair_table(characters.pairs, {})
+    ranked = table.iloc[:1].assign(character=None, question=None, theme="a fox")
+    characters.pictures.write(tmp_path / "characters")
+    panels = PanelStore.below(tmp_path)
+    explained = explain_pairs(pd.concat([table, ranked]), panels, ReasonsParams(engine="none"))
+    assert list(explained.table["answer"]) == [f"{label}." for label in table["label"]]
+    assert explained.causes == {"no_answer_given": 1}
+
+
+def test_the_recognizer_writes_reasons_about_characters(repository: Path, tmp_path: Path) -> None:
+    characters = draw_cases(CharacterPairsParams(count=40, shares=SHARES, size=64, references=[1]))
+    characters.pictures.write(tmp_path / "characters")
+    table = pair_table([pair for pair in characters.pairs if pair.kind != "absent"], {})
+    exact = (table["kind"] != "copy") | (table["first"] == table["second"])
+    table = table[exact].reset_index(drop=True)
+    params = ReasonsParams(engine="storybook", model="data/zoo/recogniser")
+    explained = explain_pairs(table.assign(answer=None), PanelStore.below(tmp_path), params, repository)
+    assert len(explained.table) >= 0.9 * len(table), "it reads nearly all drawn panels as they are"
+    answers = dict(zip(table["pair_id"], table["answer"], strict=True))
+    matches = [answers[row["pair_id"]] == row["answer"] for row in explained.table.to_dict("records")]
+    assert sum(matches) >= 0.9 * len(matches)

@@ -18,7 +18,7 @@ from paco_core.data.annotation.rankings import build_instances, expected_instanc
 from paco_core.data.annotation.sources import collect_votes
 from paco_core.data.annotation.votes import Annotation, RankingTask, adjudicate, to_table
 from paco_core.data.pairs import pairs
-from paco_core.data.pairs.editing import editing_pairs
+from paco_core.data.pairs.editing import SHARD, editing_pairs
 from paco_core.data.pairs.reasons import explain_pairs
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import PromptRecord, parse_ref
@@ -159,7 +159,7 @@ def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     joined, unranked = pairs.join(tables["rankings/instances"], annotations)
     assert unranked == 0
     edits = editing_pairs(EditingParams(source="storybook", count=12, broken_share=0.5), repository)
-    edits.write(data / "pairs")
+    edits.pictures.write(data / "pairs" / SHARD)
     split, by_id = pairs.split_pairs(joined, settings(), edits.pairs), {record.idx: record for record in prompts}
     write_json(data / "pairs" / "summary.json", {"leakage": "refuse"})
     grids = PanelStore.below(data / "grids", data / "pairs")

@@ -68,7 +68,12 @@ def test_other_rows_are_rejected_by_kind_and_key(turns: dict[str, Any], kind: st
 
 @pytest.mark.parametrize(
     "question",
-    [PairQuestion(theme='A "cat", {big}'), PairQuestion(instruction="Don't: 'cut' it."), PairQuestion()],
+    [
+        PairQuestion(theme='A "cat", {big}'),
+        PairQuestion(instruction="Don't: 'cut' it."),
+        PairQuestion(),
+        PairQuestion(name='Mia "M" Fox', template="character"),
+    ],
 )
 def test_questions_are_read_back_to_the_letter(question: PairQuestion) -> None:
     assert parse_question(question.text("theme" if question.theme else "plain")) == question

@@ -18,6 +18,7 @@ from dvc_project.file_locks import hold
 from paco_core import grade
 from paco_core.cli import main
 from paco_core.config.params import load
+from paco_core.data.image_measures import THUMBNAIL
 from paco_core.grading import images, measures
 from paco_core.grading.measures import SubjectImages
 from paco_core.io import paths
@@ -229,7 +230,7 @@ def test_images_of_the_subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for number in range(10):
         reward_tiny.picture(number, 64).save(tmp_path / f"{number}.png")
     references = SubjectImages.from_folder(tmp_path, lines.append)
-    assert references.thumbnails.shape == (10, 3 * measures.THUMBNAIL**2) and len(references.images) == 4
+    assert references.thumbnails.shape == (10, 3 * THUMBNAIL**2) and len(references.images) == 4
     enlarged = reward_tiny.picture(3, 64).resize((128, 128))
     assert references.near_copies([enlarged, Image.new("RGB", (64, 64), "red")]) == 0.5
     (tmp_path / "3.png").write_bytes(b"cut off")
@@ -258,7 +259,7 @@ def test_ten_thousand_images_need_little_memory(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(measures, "read_image", read)
     references = SubjectImages.from_folder(tmp_path, lambda _line: None)
     assert len(references.images) == measures.SUBJECT_IMAGES and decoded[:10_000] == files
-    assert references.thumbnails.nbytes == 10_000 * 3 * measures.THUMBNAIL**2 * 4
+    assert references.thumbnails.nbytes == 10_000 * 3 * THUMBNAIL**2 * 4
 
 
 def test_equal_settings_have_equal_keys_and_others_do_not(project: Path, tmp_path: Path) -> None:

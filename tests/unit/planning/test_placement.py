@@ -62,7 +62,7 @@ def test_one_gpu_is_shared_with_the_server(described: Callable[..., Description]
         ["GPUs: stages 0 of 80 GB, reward servers share them"],
         [],
     )
-    for profile, memory in (("klein", 24), ("klein_48gb", 48)):
+    for profile, memory in (("klein", 24), ("klein_48gb", 48), ("characters", 24), ("characters", 80)):
         assert described(profile, "0", execution__devices__memory_gb=memory)[1] == []
     assert described("gpu_24gb", "0,1", execution__devices__memory_gb=24)[1] == []
     _, problems = described("published", "0", execution__devices__memory_gb=80)

@@ -67,6 +67,6 @@ def test_the_checkpoints_to_compare_are_those_that_a_training_keeps(repository: 
     tree["execution"]["policies"] |= {key: int(value) for key, value in keys.items()}
     recipe = parse(tree).policies.recipes["flux_t2is"]
     saved = range(recipe.checkpoint_every, recipe.epochs + 1, recipe.checkpoint_every)
-    listed = re.search(r"checkpoints of epochs ([\d, and]+) with", page)
-    assert listed is not None and re.findall(r"\d+", listed[1]) == [str(n) for n in saved[-recipe.keep_checkpoints :]]
+    epochs = re.search(r"checkpoints of epochs ([\d, and]+) with", page)
+    assert epochs is not None and re.findall(r"\d+", epochs[1]) == [str(n) for n in saved[-recipe.keep_checkpoints :]]
     assert "paco grade" in page.partition("\n## 8.")[2].partition("\n## 9.")[0]

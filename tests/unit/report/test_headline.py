@@ -16,7 +16,7 @@ from paco_core.config.params import Params, load
 from paco_core.io import paths
 from paco_core.io.answer import to_jsonable
 from paco_core.io.files import DataError, write_json
-from paco_core.models.metric_meanings import METRICS
+from paco_core.models.metric_meanings import CHARACTER_METRICS, METRICS
 from paco_core.operations.benchmark_result import result_section
 from paco_core.report.headline import MOST_ROWS, headline, headline_metrics, headline_table
 from paco_core.report.policies import EDITORS, PAINTERS
@@ -37,10 +37,10 @@ def figures_of(params: Params) -> dict[str, float | int | None]:
         f"{RANK}.methods.reward.metrics.accuracy.mean": 0.75,
         f"{RANK}.comparisons.reward - base.accuracy.mean": 0.25,
     }
-    for name, recipe in params.policies.recipes.items():
+    for recipe_name, recipe in params.policies.recipes.items():
         for kind in (PAINTERS, EDITORS):
-            for metric in kind.measures:
-                key = f"{kind.stage}.policies.{name}.{max(recipe.eval_sizes)}.{metric}"
+            for metric in (name for name in kind.measures if name not in CHARACTER_METRICS):
+                key = f"{kind.stage}.policies.{recipe_name}.{max(recipe.eval_sizes)}.{metric}"
                 figures |= {f"{key}.{end}": value for end, value in ends.items()}
     return figures
 
@@ -64,13 +64,13 @@ def test_the_documented_columns_of_dvc_exp_show_are_the_headline_metrics(
     words = shlex.split(command)
     dropped, protected = (re.compile(words[words.index(option) + 1]) for option in ("--drop", "--keep"))
     metrics = list(headline_metrics(headline(tmp_path, params, figures_of(params))))
-    others = [
+    unlisted = [
         "flux_t2is.px128.after.consistency",
         "reward.consistency",
         "policies.recipes.flux_t2is.model",
         "data/grids",
     ]
-    columns = ["Experiment", "policies.defaults.learning_rate", *metrics, *others]
+    columns = ["Experiment", "policies.defaults.learning_rate", *metrics, *unlisted]
     assert all(dropped.match(column) for column in columns)
     expected = ["Experiment", "policies.defaults.learning_rate", *(m for m in metrics if m.startswith("flux_t2is."))]
     assert [column for column in columns if protected.match(column)] == expected and len(expected) == 5

@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
+from paco_core.benchmarks.published import MMRB2_PAPER
 from paco_core.benchmarks.tables import read_tables
 from paco_core.cli.score import ScoreOptions, score_pictures
 from paco_core.config.params_benchmarks import OWN_JUDGES
 from paco_core.data.pairs.characters import NEGATIVES
+from paco_core.exchange.mmrb2 import import_mmrb2
 from paco_core.io import paths
 from paco_core.io.files import write_jsonl
+from paco_core.report import judges
+from paco_core.report.html import Figures
 from paco_core.reward_model.checks import merged_equals_adapter, reward_beats_base
 from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.instructions import TEMPLATES
@@ -26,6 +30,7 @@ from paco_core.stages import run_stage, stage_file
 from paco_core.stages.consistency_rank import STAGE
 from paco_core.storybook.drawn_cases import unlabelled_pairs
 from tests.support import tiny_vlm
+from tests.support.mmrb2_data import mmrb2_pair, write_mmrb2
 from tests.support.reward_project import fill, fill_benchmark, fill_characters
 from tests.support.small_profiles import use
 
@@ -110,6 +115,25 @@ def test_both_benchmarks_write_their_tables(project: Path) -> None:
     assert {"closed.tau", "reward_minus_closed.accuracy"} <= figures.keys()
     judges = {key.removesuffix(".tau") for key in figures if key.endswith(".tau") and "_minus_" not in key}
     assert judges - {"closed"} == set(OWN_JUDGES) - {"clip_i"}, "a table of scores can take the name of none"
+
+
+def test_the_edits_of_mmrb2_are_measured_in_one_dimension(project: Path) -> None:
+    """CLIP reads no instruction, so it has no row; the published rows are those of MMRB2."""
+    fill(project)
+    source = write_mmrb2(project / "mmrb2", [mmrb2_pair(number) for number in range(7)])
+    import_mmrb2(source, project / "data/external/mmrb2")
+    shutil.copytree(project / "data" / "zoo" / "qwen2_5_vl", project / paths.REWARD_MERGED)
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    tree["edit_reward"].update(source="data/external/mmrb2", bootstrap=50)
+    (project / "params.yaml").write_text(yaml.safe_dump(tree))
+    figures = run("edit_reward", project)
+    assert figures["cases"] == 7 and figures["reward_minus_base.overall"] == 0.0
+    assert not any("consistency" in name or "clip_i" in name for name in figures)
+    assert [table.title for table in read_tables(project / paths.EDIT_REWARD)][:2] == ["MMRB2", "MMRB2, published"]
+    results = json.loads((project / paths.EDIT_REWARD / "results.json").read_text())
+    assert results["benchmark"] == "MMRB2" and {row["source"] for row in results["published"]} == {MMRB2_PAPER}
+    report = judges.edits(project, Figures())
+    assert isinstance(report, judges.Benchmark) and list(report.dimensions) == ["overall"] and len(report.published) > 5
 
 
 @pytest.mark.parametrize("is_ranked", [True, False])
