@@ -81,9 +81,9 @@ def _renumbered(weights: dict[str, torch.Tensor], layers: int) -> dict[str, torc
     def new_name(name: str) -> str:
         if not name.startswith(prefix):
             return name
-        number, _, rest = name.removeprefix(prefix).partition(".")
+        number, _, suffix = name.removeprefix(prefix).partition(".")
         level, downsampler = divmod(int(number), 2)
-        return f"{prefix}{level * (layers + 1) + downsampler * layers}.{rest}"
+        return f"{prefix}{level * (layers + 1) + downsampler * layers}.{suffix}"
 
     return {new_name(name): weight for name, weight in weights.items()}
 
