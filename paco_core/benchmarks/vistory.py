@@ -22,6 +22,7 @@ from paco_core.benchmarks.statistics import Estimate, estimate
 from paco_core.benchmarks.t2is_bench.evaluators import ScoreIndex, mean_scores
 from paco_core.benchmarks.t2is_bench.sets import PaintedSet, painted_sets, read_records
 from paco_core.benchmarks.tables import ResultTable, interval
+from paco_core.benchmarks.vistory_characters import IdentityByEvaluator, PanelScores
 from paco_core.data.records.story_records import story_of
 from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
@@ -60,6 +61,7 @@ class SimilarityByClip:
     def __init__(self, clip: Embedder, folder: Path) -> None:
         self.clip, self.folder = clip, folder
         self.causes: Counter[str] = Counter()
+        self.panels: list[PanelScores] = []  # of each measured story: mean cosine of a panel and a character's images
 
     def count(self, record: PromptRecord) -> int:  # noqa: ARG002
         """It needs no query."""
@@ -82,15 +84,19 @@ class SimilarityByClip:
             key: self._references(character.pictures) for key, character in story.cast.items() if character.pictures
         }
         cross, among, copied = list[float](), list[float](), list[float]()
+        by_panel: dict[tuple[int, str], float] = {}
         for key in story.cast:
-            rows = panels[[number for number, shot in enumerate(story.shots) if key in shot.characters]]
+            numbers = [number for number, shot in enumerate(story.shots) if key in shot.characters]
+            rows = panels[numbers]
             if len(rows) > 1:
                 among.append(_mean_cosine(rows))
             if len(rows) and key in references:
                 images, mirrored = references[key]
                 cross.append(float((rows @ images.T).mean()))
+                by_panel |= {(n, key): float((panels[n] @ images.T).mean()) for n in numbers}
                 towards = (rows @ np.stack([images[0], mirrored]).T) / TEMPERATURE
                 copied.append(float((1 / (1 + np.exp(towards[:, 1] - towards[:, 0]))).mean()))
+        self.panels.append(by_panel)
         style = []
         for panel, shot in zip(panels, story.shots, strict=True):
             keys = [key for key in shot.characters if key in references] or list(references)[:1]
@@ -157,7 +163,7 @@ def _questions(story: Story, shot: Shot) -> list[tuple[int, str]]:
     ]
 
 
-COLUMNS = (*SimilarityByClip.columns, *AdherenceToShots.columns, ADHERENCE)
+COLUMNS = (*SimilarityByClip.columns, *IdentityByEvaluator.columns, *AdherenceToShots.columns, ADHERENCE)
 
 
 def painted_stories(folder: Path, rejected: Rejected) -> list[PaintedSet]:
@@ -201,10 +207,21 @@ def vistory_tables(
     notes = [f"{name}: {part.judge}" for name, part in parts.items()]
     notes.append(
         f"{stories} stories, with 95% bootstrap intervals over them. Similarities are of whole panels, where "
-        "ViStoryBench crops characters and embeds style by CSD; adherence is a probability of Yes, where it grades 0 "
-        "to 4. Published figures are on other scales."
+        "ViStoryBench crops characters and embeds style by CSD; adherence and identity_yes are probabilities of "
+        "Yes, where it grades 0 to 4. Published figures are on other scales."
     )
     return [ResultTable("ViStoryBench", ["method", *columns], rows, notes)]
+
+
+def panel_scores(parts: Mapping[str, BenchmarkPart]) -> dict[str, list[PanelScores]]:
+    """Metric -> scores of the panels and characters of each measured story."""
+    scores: dict[str, list[PanelScores]] = {}
+    for part in parts.values():
+        if isinstance(part.measure, SimilarityByClip):
+            scores["identity_clip"] = part.measure.panels
+        elif isinstance(part.measure, IdentityByEvaluator):
+            scores["identity_yes"] = part.measure.panels
+    return scores
 
 
 def write_outputs(source: Path, folder: Path, time: datetime) -> dict[str, int]:

@@ -177,35 +177,33 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         help="image to edit; further files are additional reference images",
     )  # fmt: skip
     edit.add_argument("instruction", help="instruction for the edit")
-    for sub in (paint, edit):
+    text = "generate a story with your characters, and score how well each panel keeps them"
+    story = verb("story", acts_painting.story, text, "story --character fox=fox.png 'Fox wakes' 'Fox runs home'")
+    story.add_argument("panels", nargs="+", metavar="TEXT", help="text of each panel, which names its characters")
+    text = "name of a character and one to three image files; repeat the option for each character"
+    story.add_argument(
+        "--character", dest="characters", action="append", required=True, metavar="NAME=IMAGE[,IMAGE]", help=text
+    )
+    text = "subject of the story and what all panels share, for example 'a day. All images show watercolor'"
+    story.add_argument("--theme", metavar="TEXT", help=f"{text} (default: the names of the characters)")
+    for sub in (paint, edit, story):
         sub.add_argument(
             "--policy",
             metavar="NAME",
             help="policy: recipe, RECIPE@champion, LoRA (folder, file or hub ID) or base (default: first recipe)",
         )
+        _add_sampling(sub)
+    for sub in (paint, edit):
         sub.add_argument(
             "--seeds",
             type=whole_number(1, 10_000),
             metavar="N",
             help="number of seeds (default: 4)",
         )
-        sub.add_argument(
-            "--seed", type=whole_number(0, SEEDS), default=0, metavar="N", help="first seed (default: %(default)s)"
-        )
         text = "generate N candidates, and keep the one with the highest score of the reward model"
         sub.add_argument("--best", type=whole_number(2, 10_000), metavar="N", help=text)
         sub.add_argument("--keep-all", action="store_true", help="with --best: also keep the other candidates")
-        sub.add_argument(
-            "--size",
-            type=whole_number(1, 2**14),
-            help="side of an image with 2x2 panels in pixels; other layouts use its panel size (default: as evaluated)",
-        )
-        sub.add_argument(
-            "--steps", type=whole_number(1), help="number of sampling steps (default: as in the benchmark)"
-        )
         sub.add_argument("--compare", action="store_true", help="also generate images with the model before training")
-        sub.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default: painted/...)")
-        _add_no_metadata(sub)
     _add_grade(verb)
     text = "open a local page that generates, edits and scores images"
     play = verb("play", acts_painting.play, text, "play --port 7870")
@@ -214,7 +212,22 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
     )
     play.add_argument("--no-open", action="store_true", help="do not open a browser")
     _add_no_metadata(play)
-    _figures(paint, edit)
+    _figures(paint, edit, story)
+
+
+def _add_sampling(verb: argparse.ArgumentParser) -> None:
+    """Options of generation that all verbs have."""
+    verb.add_argument(
+        "--seed", type=whole_number(0, SEEDS), default=0, metavar="N", help="first seed (default: %(default)s)"
+    )
+    verb.add_argument(
+        "--size",
+        type=whole_number(1, 2**14),
+        help="side of an image with 2x2 panels in pixels; other layouts use its panel size (default: as evaluated)",
+    )
+    verb.add_argument("--steps", type=whole_number(1), help="number of sampling steps (default: as in the benchmark)")
+    verb.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default: painted/...)")
+    _add_no_metadata(verb)
 
 
 def _add_no_metadata(verb: argparse.ArgumentParser) -> None:

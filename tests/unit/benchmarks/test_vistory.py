@@ -18,6 +18,7 @@ from PIL import Image
 
 from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, write_painted
 from paco_core.benchmarks.vistory import AdherenceToShots, SimilarityByClip, estimate_stories
+from paco_core.benchmarks.vistory_characters import IdentityByEvaluator
 from paco_core.cli.exchange import export
 from paco_core.config.params import load
 from paco_core.data.records.records import PromptRecord, read_prompts
@@ -169,6 +170,31 @@ def test_the_stage_measures_painted_stories(project: Path) -> None:
     table = pd.read_parquet(project / paths.VISTORY / "per_story.parquet")
     expected = np.mean([a @ b for a, b in combinations(rows, 2)])
     assert len(table) == 4 and table["style_self"][0] == pytest.approx(expected, abs=1e-6)
+    panels = pd.read_parquet(project / paths.VISTORY / "per_panel.parquet")
+    first = panels[(panels["method"] == "klein.px128.before") & (panels["prompt_id"] == "vistory-en-01")]
+    people = [(2, "Cat"), (4, "Cat"), (1, "Big Brown Rabbit"), (2, "Big Brown Rabbit")]
+    assert sorted(zip(first["panel"], first["character"], strict=True)) == sorted(people) and len(panels) == 2 * 7
+    by_character = first.groupby("character")[["identity_clip", "identity_yes"]].mean().mean()
+    story = table[(table["method"] == "klein.px128.before") & (table["prompt_id"] == "vistory-en-01")].iloc[0]
+    assert by_character["identity_clip"] == pytest.approx(story["identity_cross"], abs=1e-6)
+    assert by_character["identity_yes"] == pytest.approx(story["identity_yes"], abs=1e-6)
+
+
+def test_characters_are_compared_with_each_of_their_images_in_the_panels_of_their_shots(tmp_path: Path) -> None:
+    for name, picture in {"a0": at(0, 1), "a1": at(60), "b0": at(90)}.items():
+        picture.save(tmp_path / f"{name}.png")
+    story = record("A", "AB", "", pictures={"A": ["a0.png", "a1.png"], "B": ["b0.png"], "C": []})
+    judge = Judge({"Name A": 0.2, "Name B": 0.6})
+    measure = IdentityByEvaluator(judge, tmp_path)
+    panels = [at(0), at(30), at(50)]
+    assert measure.measure(RewardBatch([story], [panels]))["identity_yes"][0] == pytest.approx((0.2 + 0.6) / 2)
+    assert measure.count(story) == len(judge.calls) == 5
+    assert {query.pictures[1].tobytes() for query in judge.calls} == {panel.tobytes() for panel in panels[:2]}
+    assert measure.panels == [
+        {(0, "A"): pytest.approx(0.2), (1, "A"): pytest.approx(0.2), (1, "B"): pytest.approx(0.6)}
+    ]
+    nobody = record("", "", pictures={"A": ["a0.png"]})
+    assert math.isnan(measure.measure(RewardBatch([nobody], [panels[:2]]))["identity_yes"][0])
 
 
 def test_painted_stories_lie_where_the_public_evaluation_reads_them(project: Path, tmp_path: Path) -> None:
