@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.data.records.characters import Character, image_digests
+from paco_core.data.records.characters import Character
 from paco_core.data.records.prompt_text import prompt_from_theme
 from paco_core.data.records.records import PromptRecord, validated
 from paco_core.grpo.panel_references import validate_panel_references
@@ -102,11 +102,11 @@ def story_record(
     layout, theme = f"1x{len(panels)}", theme or f"a story about {' and '.join(images)}"
     text = str(prompt_from_theme(theme, panels, layout))
     record = validated(PromptRecord, {
-        "idx": "story", "prompt": text, "height": 1, "width": max(1, len(panels)), "layout": layout, "theme": theme,
-        "category": "Story", "task_name": "", "criteria": {}, "characters": characters,
+        "idx": digest([text, layout]), "prompt": text, "height": 1, "width": max(1, len(panels)), "layout": layout,
+        "theme": theme, "category": "Story", "task_name": "", "criteria": {}, "characters": characters,
     }, "this story")  # fmt: skip
     validate_panel_references(recipe, record)
-    return record.model_copy(update={"idx": digest([text, layout, *image_digests(record.characters)])})
+    return record
 
 
 def _sources(images: Picture | Sequence[Picture]) -> tuple[str, ...]:
