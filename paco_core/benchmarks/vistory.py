@@ -24,6 +24,7 @@ from paco_core.benchmarks.t2is_bench.sets import PaintedSet, painted_sets, read_
 from paco_core.benchmarks.tables import ResultTable, interval
 from paco_core.benchmarks.vistory_characters import IdentityByEvaluator, PanelScores
 from paco_core.data.records.story_records import story_of
+from paco_core.exchange.vistory_export import write_stories
 from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from paco_core.rewards.base import RewardBatch
 
 TEMPERATURE = 0.01  # of the choice between a reference and its mirror image, as published
+DATASET = "dataset"  # folder of the stories in an export, next to the folders of the methods
 ADHERENCE = "adherence"  # mean of its four columns, of those that a story has
 
 
@@ -228,7 +230,8 @@ def write_outputs(source: Path, folder: Path, time: datetime) -> dict[str, int]:
     """Write stories as ViStoryBench reads them, and count stories and pictures.
 
     The path of a panel is ``METHOD/MODE/LANGUAGE/TIMESTAMP/STORY/shots/NN.png``. The method is the recipe, the mode is
-    size, seed, and whether before or after training.
+    size, seed, and whether before or after training. The stories and the images of their characters are in
+    :data:`DATASET`, as they are published.
 
     Args:
         source: out of the stage ``t2is``.
@@ -239,7 +242,8 @@ def write_outputs(source: Path, folder: Path, time: datetime) -> dict[str, int]:
         DataError: when none of the sets is a story.
     """
     counts, rejected = Counter[str](), Rejected()
-    for generated_set in painted_stories(source, rejected):
+    stories = painted_stories(source, rejected)
+    for generated_set in stories:
         story = story_of(generated_set.record)
         method, size, phase = generated_set.method.rsplit(".", 2)
         mode = f"{size}-{phase}-seed{generated_set.seed}"
@@ -248,6 +252,7 @@ def write_outputs(source: Path, folder: Path, time: datetime) -> dict[str, int]:
         for shot, panel in zip(story.shots, generated_set.panels(), strict=True):
             (shots / f"{shot.index:02d}.png").write_bytes(encode_png(panel))
         counts += Counter({"stories": 1, "pictures": len(story.shots)})
+    write_stories({s.record.idx: s.record for s in stories}.values(), folder / DATASET)
     if not counts:
         raise DataError(f"{source}: no generated set is a story of ViStoryBench{rejected.example}")
     return dict(counts)

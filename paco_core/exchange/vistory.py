@@ -196,12 +196,13 @@ class _Reader:
             return None
         keys = [key for key in _keys(shot) if key in characters]
         people = [f"{_name(characters[key], language)} is {_prompt(characters[key], language)}" for key in keys]
-        parts = [texts["camera"], shot.plot.get(language, "").strip(), texts["action"], *people, texts["setting"]]
+        plot = shot.plot.get(language, "").strip()
+        parts = [texts["camera"], plot, texts["action"], *people, texts["setting"]]
         text = "; ".join(filter(None, parts))
         if mark := PANEL_MARK.search(text):
             self.rejected.add(place, f"text: it holds the panel mark {mark.group()}")
             return None
-        return _Panel(Shot(index=shot.index, characters=keys, **texts), text)
+        return _Panel(Shot(index=shot.index, characters=keys, plot=plot, **texts), text)
 
     def _record(
         self,

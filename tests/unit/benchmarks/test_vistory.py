@@ -21,6 +21,7 @@ from paco_core.benchmarks.vistory import AdherenceToShots, SimilarityByClip, est
 from paco_core.benchmarks.vistory_characters import IdentityByEvaluator
 from paco_core.cli.exchange import export
 from paco_core.config.params import load
+from paco_core.data.records.characters import image_digests
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.exchange.vistory import import_vistory
 from paco_core.io import paths
@@ -202,6 +203,13 @@ def test_painted_stories_lie_where_the_public_evaluation_reads_them(project: Pat
     assert (tmp_path / "outputs/klein/px128-before-seed0").is_dir()
     (run,) = (tmp_path / "outputs/klein/px128-after-seed0/en").iterdir()
     datetime.strptime(run.name, "%Y%m%d-%H%M%S")  # or raises
+    import_vistory(tmp_path / "outputs/dataset", tmp_path / "again")
+    before, after = (
+        read_prompts(folder / "prompts_en.jsonl") for folder in (project / "data/external/vistory", tmp_path / "again")
+    )
+    for first, second in zip(before, after, strict=True):
+        assert (first.prompt, first.theme) == (second.prompt, second.theme) and first.characters
+        assert image_digests(first.characters) == image_digests(second.characters)
     shots = {story.name: sorted(path.name for path in (story / "shots").iterdir()) for story in run.iterdir()}
     assert shots == {"01": [f"{n:02d}.png" for n in range(1, 5)], "02": [f"{n:02d}.png" for n in range(1, 4)]}
     sets = painted_sets(project / paths.T2IS, read_records(project / paths.T2IS, None))
