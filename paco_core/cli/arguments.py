@@ -8,11 +8,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from paco_core.cli import acts
-from paco_core.cli.arguments_painting import add_json, add_painting
+from paco_core.cli.arguments_painting import SEEDS, add_json, add_painting
 from paco_core.cli.parser import EXAMPLE, GroupedHelp, Parser
 from paco_core.io.numbers import PORTS, whole_number
-
-SEEDS = 2**32 - 1
 
 
 def _add_project(verb: Callable[..., argparse.ArgumentParser], root_parser: argparse.ArgumentParser) -> None:

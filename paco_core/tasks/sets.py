@@ -164,9 +164,9 @@ class SetGold:
         rows = np.full((len(batch.records), len(GOLD_OF_CHARACTERS)), np.nan)
         for number, (record, panels, readings) in enumerate(zip(batch.records, batch.panels, sets, strict=True)):
             if record.characters:
-                named = zip(readings, characters_of_panels(record), strict=True)
+                pairs = zip(readings, characters_of_panels(record), strict=True)
                 values = np.array(
-                    [gold_identity(read, references[names[0]]) if len(names) == 1 else np.nan for read, names in named]
+                    [gold_identity(read, references[names[0]]) if len(names) == 1 else np.nan for read, names in pairs]
                 )
                 rows[number] = mean(values), mean(values[~is_copied(record, panels)])
         return dict(zip(GOLD_OF_CHARACTERS, rows.T, strict=True))
