@@ -180,6 +180,17 @@ class Judge:
         references = () if reference is None else pictures_of(reference)
         return np.array(paint.scored(self.scorer, pictures, references), dtype=np.float64)
 
+    def characters(self, stories: Sequence[GeneratedImage]) -> list[list[dict[str, float]]]:
+        """How well each panel of stories keeps the characters that its text names, as :meth:`Painter.story` makes them.
+
+        Returns:
+            For each story and panel: a score of 0 to 1 by the name of the character; NaN if there is none. It is
+            P(Yes) as in the reward ``characters``.
+        """
+        from paco_core.operations import paint
+
+        return paint.panel_agreements(self.scorer, stories)
+
     def scores(
         self,
         pairs: Sequence[tuple[Picture, Picture]],

@@ -14,7 +14,7 @@ from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io.files import DataError
 from paco_core.io.pictures import Picture, pictures_of
 from paco_core.io.project import project_root
-from paco_core.operations import paint, painters, prompt_records
+from paco_core.operations import paint, painters, prompt_records, stories
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.parent_process import validate_process
 from paco_core.runtime.placement import one_gpu
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
     from paco_core.data.records.records import PromptRecord
     from paco_core.operations.painters import NamedPolicy
+    from paco_core.operations.stories import CharacterImages
     from paco_core.policies.base import Policy
     from paco_core.sampling.origin import PolicyVersion
     from paco_core.tasks.base import Task
 
 log = logging.getLogger("paco.painter")
+STORIES = "stories"
 
 
 class Painter:
@@ -59,8 +61,8 @@ class Painter:
         if device is not None:
             params = params.model_copy(update={"policies": params.policies.model_copy(update={"device": device})})
         self._params, self._name, self._pid = params, name, os.getpid()
-        self._loaded: dict[str, tuple[NamedPolicy, Policy]] = {}  # by task
-        self._models: dict[str, PolicyVersion] = {}  # by task
+        self._loaded: dict[str, Policy] = {}  # by purpose
+        self._models: dict[str, PolicyVersion] = {}  # by purpose
         self._leases = ExitStack()
         self.named(self._task)  # a name that is none is an error now
 
@@ -152,6 +154,50 @@ class Painter:
         record = prompt_records.edit_record(instruction, references, self.named(EDITS).recipe.family)
         return self._generate(EDITS, record, seeds, size, steps, compare, advance, references)
 
+    def story(
+        self,
+        panels: Sequence[str],
+        characters: CharacterImages,
+        *,
+        theme: str | None = None,
+        seeds: int | Sequence[int] = 1,
+        size: int | None = None,
+        steps: int | None = None,
+        advance: Callable[[int], object] = lambda _count: None,
+    ) -> list[GeneratedImage]:
+        """Stories with your characters, one per seed, before training and (if the policy is trained) after it.
+
+        Panels are generated one by one. The images of the characters that a panel names and earlier panels are its
+        reference images.
+
+        Args:
+            panels: the text of each panel, which names its characters.
+            characters: one image or a list of up to three images of each character, by name.
+            theme: what the story is about, and what all panels share. For example, "a day in the wood. All images show
+                watercolor". None: the names of the characters.
+            seeds, size, steps, advance: as of :meth:`paint`.
+
+        Raises:
+            DataError: if a character or an image cannot be used, no panel names a character, or the policy cannot use
+                reference images.
+        """
+        by = self.story_policy()
+        record = stories.story_record(panels, characters, by.recipe, theme)
+        chosen = _seeds(seeds)
+        policy = self._load(STORIES, by)
+        return paint.generate_seed_images(
+            self._params, policy, by, record, seeds=chosen, side=size, steps=steps, compare=True,
+            models=self._models[STORIES], advance=advance,
+        )  # fmt: skip
+
+    def story_policy(self) -> NamedPolicy:
+        """The recipe and the adapter of :meth:`story`.
+
+        Raises:
+            DataError: if no recipe can generate panels one by one.
+        """
+        return stories.story_policy(self._root, self._params, self._name)
+
     def _generate(
         self,
         task: Task,
@@ -163,26 +209,24 @@ class Painter:
         advance: Callable[[int], object],
         references: Sequence[Image],
     ) -> list[GeneratedImage]:
-        chosen = range(seeds) if isinstance(seeds, int) else seeds
-        if not chosen:
-            raise DataError(f"seeds={seeds!r}: expected one or more")
-        by, policy = self._policy(task)
+        chosen = _seeds(seeds)
+        by = self.named(task)
+        policy = self._load(task.name, by)
         return paint.generate_seed_images(
             self._params, policy, by, record, seeds=chosen, side=size, steps=steps, references=references,
             compare=compare, models=self._models[task.name], advance=advance,
         )  # fmt: skip
 
-    def _policy(self, task: Task) -> tuple[NamedPolicy, Policy]:
-        """The policy for a task, loaded once."""
+    def _load(self, purpose: str, by: NamedPolicy) -> Policy:
+        """The policy for a purpose (a task, or :data:`STORIES`), loaded once."""
         validate_process(self._pid, "Painter")
-        if task.name not in self._loaded:
-            by = self.named(task)
+        if purpose not in self._loaded:
             device, holder = self._params.policies.device, f"paint in {self._root}"
             self._leases.enter_context(one_gpu([device], holder, self._params, log.warning))
             policy = paint.load_painter_policy(self._root, by, cache=cache_folder(self._root))
-            self._loaded[task.name] = by, policy
-            self._models[task.name] = policy_version(self._root, by.name, by.recipe, by.adapter)
-        return self._loaded[task.name]
+            self._loaded[purpose] = policy
+            self._models[purpose] = policy_version(self._root, by.name, by.recipe, by.adapter)
+        return self._loaded[purpose]
 
     def close(self) -> None:
         """Give the GPU back; a forked process has none."""
@@ -197,3 +241,15 @@ class Painter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _seeds(seeds: int | Sequence[int]) -> Sequence[int]:
+    """The seeds, at least one.
+
+    Raises:
+        DataError: if there is none.
+    """
+    chosen = range(seeds) if isinstance(seeds, int) else seeds
+    if not chosen:
+        raise DataError(f"seeds={seeds!r}: expected one or more")
+    return chosen

@@ -22,7 +22,9 @@ from paco_core.benchmarks.statistics import Estimate, estimate
 from paco_core.benchmarks.t2is_bench.evaluators import ScoreIndex, mean_scores
 from paco_core.benchmarks.t2is_bench.sets import PaintedSet, painted_sets, read_records
 from paco_core.benchmarks.tables import ResultTable, interval
+from paco_core.benchmarks.vistory_characters import IdentityByEvaluator, PanelScores
 from paco_core.data.records.story_records import story_of
+from paco_core.exchange.vistory_export import write_stories
 from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from paco_core.rewards.base import RewardBatch
 
 TEMPERATURE = 0.01  # of the choice between a reference and its mirror image, as published
+DATASET = "dataset"  # folder of the stories in an export, next to the folders of the methods
 ADHERENCE = "adherence"  # mean of its four columns, of those that a story has
 
 
@@ -60,6 +63,7 @@ class SimilarityByClip:
     def __init__(self, clip: Embedder, folder: Path) -> None:
         self.clip, self.folder = clip, folder
         self.causes: Counter[str] = Counter()
+        self.panels: list[PanelScores] = []  # of each measured story: mean cosine of a panel and a character's images
 
     def count(self, record: PromptRecord) -> int:  # noqa: ARG002
         """It needs no query."""
@@ -82,15 +86,19 @@ class SimilarityByClip:
             key: self._references(character.pictures) for key, character in story.cast.items() if character.pictures
         }
         cross, among, copied = list[float](), list[float](), list[float]()
+        by_panel: dict[tuple[int, str], float] = {}
         for key in story.cast:
-            rows = panels[[number for number, shot in enumerate(story.shots) if key in shot.characters]]
+            numbers = [number for number, shot in enumerate(story.shots) if key in shot.characters]
+            rows = panels[numbers]
             if len(rows) > 1:
                 among.append(_mean_cosine(rows))
             if len(rows) and key in references:
                 images, mirrored = references[key]
                 cross.append(float((rows @ images.T).mean()))
+                by_panel |= {(n, key): float((panels[n] @ images.T).mean()) for n in numbers}
                 towards = (rows @ np.stack([images[0], mirrored]).T) / TEMPERATURE
                 copied.append(float((1 / (1 + np.exp(towards[:, 1] - towards[:, 0]))).mean()))
+        self.panels.append(by_panel)
         style = []
         for panel, shot in zip(panels, story.shots, strict=True):
             keys = [key for key in shot.characters if key in references] or list(references)[:1]
@@ -157,7 +165,7 @@ def _questions(story: Story, shot: Shot) -> list[tuple[int, str]]:
     ]
 
 
-COLUMNS = (*SimilarityByClip.columns, *AdherenceToShots.columns, ADHERENCE)
+COLUMNS = (*SimilarityByClip.columns, *IdentityByEvaluator.columns, *AdherenceToShots.columns, ADHERENCE)
 
 
 def painted_stories(folder: Path, rejected: Rejected) -> list[PaintedSet]:
@@ -201,17 +209,29 @@ def vistory_tables(
     notes = [f"{name}: {part.judge}" for name, part in parts.items()]
     notes.append(
         f"{stories} stories, with 95% bootstrap intervals over them. Similarities are of whole panels, where "
-        "ViStoryBench crops characters and embeds style by CSD; adherence is a probability of Yes, where it grades 0 "
-        "to 4. Published figures are on other scales."
+        "ViStoryBench crops characters and embeds style by CSD; adherence and identity_yes are probabilities of "
+        "Yes, where it grades 0 to 4. Published figures are on other scales."
     )
     return [ResultTable("ViStoryBench", ["method", *columns], rows, notes)]
+
+
+def panel_scores(parts: Mapping[str, BenchmarkPart]) -> dict[str, list[PanelScores]]:
+    """Metric -> scores of the panels and characters of each measured story."""
+    scores: dict[str, list[PanelScores]] = {}
+    for part in parts.values():
+        if isinstance(part.measure, SimilarityByClip):
+            scores["identity_clip"] = part.measure.panels
+        elif isinstance(part.measure, IdentityByEvaluator):
+            scores["identity_yes"] = part.measure.panels
+    return scores
 
 
 def write_outputs(source: Path, folder: Path, time: datetime) -> dict[str, int]:
     """Write stories as ViStoryBench reads them, and count stories and pictures.
 
     The path of a panel is ``METHOD/MODE/LANGUAGE/TIMESTAMP/STORY/shots/NN.png``. The method is the recipe, the mode is
-    size, seed, and whether before or after training.
+    size, seed, and whether before or after training. The stories and the images of their characters are in
+    :data:`DATASET`, as they are published.
 
     Args:
         source: out of the stage ``t2is``.
@@ -222,7 +242,8 @@ def write_outputs(source: Path, folder: Path, time: datetime) -> dict[str, int]:
         DataError: when none of the sets is a story.
     """
     counts, rejected = Counter[str](), Rejected()
-    for generated_set in painted_stories(source, rejected):
+    stories = painted_stories(source, rejected)
+    for generated_set in stories:
         story = story_of(generated_set.record)
         method, size, phase = generated_set.method.rsplit(".", 2)
         mode = f"{size}-{phase}-seed{generated_set.seed}"
@@ -231,6 +252,7 @@ def write_outputs(source: Path, folder: Path, time: datetime) -> dict[str, int]:
         for shot, panel in zip(story.shots, generated_set.panels(), strict=True):
             (shots / f"{shot.index:02d}.png").write_bytes(encode_png(panel))
         counts += Counter({"stories": 1, "pictures": len(story.shots)})
+    write_stories({s.record.idx: s.record for s in stories}.values(), folder / DATASET)
     if not counts:
         raise DataError(f"{source}: no generated set is a story of ViStoryBench{rejected.example}")
     return dict(counts)

@@ -45,6 +45,22 @@ def edit(args: argparse.Namespace) -> None:
     show(args, command.edit_pictures(root, args.pictures, args.instruction, _painting(args)))
 
 
+def story(args: argparse.Namespace) -> None:
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.operations.stories import parse_characters, story_policy, story_record
+
+    root = project_root()
+    characters = parse_characters(args.characters)
+    by = story_policy(root, load(root / PARAMS_FILE), args.policy)
+    story_record(args.panels, characters, by.recipe, args.theme)  # validates texts and images before torch is imported
+    prepare(root, [])
+    with gc_paused():
+        from paco_core.cli import story as command
+
+    options = command.StoryOptions(args.theme, args.seed, args.size, args.steps, args.out, not args.no_metadata)
+    show(args, command.tell_story(root, args.policy, by, args.panels, characters, options))
+
+
 def grade(args: argparse.Namespace) -> None:
     root = find_root()
     if root is not None:

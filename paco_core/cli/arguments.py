@@ -7,17 +7,10 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from paco_core.cli import acts, acts_painting
+from paco_core.cli import acts
+from paco_core.cli.arguments_painting import SEEDS, add_json, add_painting
 from paco_core.cli.parser import EXAMPLE, GroupedHelp, Parser
 from paco_core.io.numbers import PORTS, whole_number
-
-SEEDS = 2**32 - 1
-
-
-def _figures(*verbs: argparse.ArgumentParser) -> None:
-    """Add ``--json`` to verbs."""
-    for verb in verbs:
-        verb.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_project(verb: Callable[..., argparse.ArgumentParser], root_parser: argparse.ArgumentParser) -> None:
@@ -58,7 +51,7 @@ def _add_project(verb: Callable[..., argparse.ArgumentParser], root_parser: argp
     _plan_arguments(verb("plan", acts.plan, text, "plan flux_t2is --processes 2"))
     verb("graph", acts.graph, "print the graph of dvc.yaml as Mermaid", "graph")
     tour = verb("tour", acts.tour, "print where to find the results of a run", "tour")
-    _figures(status, doctor, params, check, profiles, tour)
+    add_json(status, doctor, params, check, profiles, tour)
 
 
 def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -104,7 +97,7 @@ def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
 
     text = "send the records that are still stored locally to MLflow"
     sync = verb("sync", acts.sync, text, "sync")
-    _figures(compare, provenance, promote, rollback, champions, fetch, push, sync)
+    add_json(compare, provenance, promote, rollback, champions, fetch, push, sync)
 
 
 def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -125,7 +118,7 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("out", type=Path, help="new folder, for example data/external/paco_dataset")
     sub = actions.add_parser("trace", help="print the grids, seeds and prompt of a pair or ranking")
     sub.add_argument("id", help="ID of a pair or an instance, in the tables of pairs or rankings")
-    _figures(export, imports, sub)
+    add_json(export, imports, sub)
 
 
 def _add_reward(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -156,98 +149,7 @@ def _add_reward(verb: Callable[..., argparse.ArgumentParser]) -> None:
     text = "reward model: folder, hub ID or server address (default: data/reward_merged)"
     score.add_argument("--model", help=text)
     score.add_argument("--reasons", action="store_true", help="also print the reasons of the reward model")
-    _figures(servers, score)
-
-
-def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
-    """Verbs that generate images."""
-    text = "generate image sets from a prompt and score their consistency"
-    paint = verb("paint", acts_painting.paint, text, "paint 'the seasons' --panels spring summer autumn winter")
-    paint.add_argument("prompt", help="T2IS prompt that marks its panels, or with --panels only the theme")
-    paint.add_argument("--panels", nargs="+", default=[], metavar="TEXT", help="description of each panel")
-    paint.add_argument(
-        "--layout",
-        metavar="ROWSxCOLUMNS",
-        help="layout of the panels, if the prompt does not state it (default: chosen by the number of panels)",
-    )
-    text = "edit an image by an instruction, and score the edited image"
-    edit = verb("edit", acts_painting.edit, text, "edit cat.png 'make the cat black' --compare")
-    edit.add_argument(
-        "pictures", nargs="+", type=Path, metavar="image",
-        help="image to edit; further files are additional reference images",
-    )  # fmt: skip
-    edit.add_argument("instruction", help="instruction for the edit")
-    for sub in (paint, edit):
-        sub.add_argument(
-            "--policy",
-            metavar="NAME",
-            help="policy: recipe, RECIPE@champion, LoRA (folder, file or hub ID) or base (default: first recipe)",
-        )
-        sub.add_argument(
-            "--seeds",
-            type=whole_number(1, 10_000),
-            metavar="N",
-            help="number of seeds (default: 4)",
-        )
-        sub.add_argument(
-            "--seed", type=whole_number(0, SEEDS), default=0, metavar="N", help="first seed (default: %(default)s)"
-        )
-        text = "generate N candidates, and keep the one with the highest score of the reward model"
-        sub.add_argument("--best", type=whole_number(2, 10_000), metavar="N", help=text)
-        sub.add_argument("--keep-all", action="store_true", help="with --best: also keep the other candidates")
-        sub.add_argument(
-            "--size",
-            type=whole_number(1, 2**14),
-            help="side of an image with 2x2 panels in pixels; other layouts use its panel size (default: as evaluated)",
-        )
-        sub.add_argument(
-            "--steps", type=whole_number(1), help="number of sampling steps (default: as in the benchmark)"
-        )
-        sub.add_argument("--compare", action="store_true", help="also generate images with the model before training")
-        sub.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default: painted/...)")
-        _add_no_metadata(sub)
-    _add_grade(verb)
-    text = "open a local page that generates, edits and scores images"
-    play = verb("play", acts_painting.play, text, "play --port 7870")
-    play.add_argument(
-        "--port", type=whole_number(*PORTS), default=7861, help="port on 127.0.0.1 (default: 7861; 0: any free port)"
-    )
-    play.add_argument("--no-open", action="store_true", help="do not open a browser")
-    _add_no_metadata(play)
-    _figures(paint, edit)
-
-
-def _add_no_metadata(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--no-metadata", action="store_true", help="write no model, prompt or seed into the image files")
-
-
-def _add_grade(verb: Callable[..., argparse.ArgumentParser]) -> None:
-    text = "compare adapters of one base model from equal noise, and choose the best one"
-    grade = verb("grade", acts_painting.grade, text, "grade loras/ --model OWNER/NAME --images photos")
-    text = "LoRA files, folders or hub IDs (default: the trained recipes of the project and their checkpoints)"
-    grade.add_argument("adapters", nargs="*", metavar="ADAPTER", help=text)
-    text = "base model: a recipe, folder or hub ID (default: the model of the first recipe)"
-    grade.add_argument("--model", help=text)
-    grade.add_argument("--trigger", metavar="WORDS", help="words for the subject in the prompts")
-    text = "folder of images of the subject; the adapter with the highest identity is the best one"
-    grade.add_argument("--images", type=Path, metavar="FOLDER", help=text)
-    text = (
-        "T2IS records (.jsonl) or one prompt per line (default: 12 built-in prompts, or held-out ones of the project)"
-    )
-    grade.add_argument("--prompts", type=Path, metavar="FILE", help=text)
-    text = "number of seeds, from seed 0 (default: %(default)s)"
-    grade.add_argument("--seeds", type=whole_number(1, 10_000), default=2, metavar="N", help=text)
-    text = "side of an image with one panel or 2x2 panels in pixels (default: that of the recipe, or 512)"
-    grade.add_argument("--size", type=whole_number(1, 2**14), help=text)
-    grade.add_argument(
-        "--steps", type=whole_number(1), help="number of sampling steps (default: of the benchmark or family)"
-    )
-    text = "reward model: folder, hub ID or server address (default: data/reward_merged)"
-    grade.add_argument("--reward", metavar="MODEL", help=text)
-    grade.add_argument("--clip", metavar="MODEL", help="CLIP model of the text following (default: that of a recipe)")
-    text = "output folder; a second run with this folder resumes (default: %(default)s)"
-    grade.add_argument("--out", type=Path, default=Path("graded"), metavar="FOLDER", help=text)
-    _figures(grade)
+    add_json(servers, score)
 
 
 def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -280,7 +182,7 @@ def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
     reproduce.add_argument("--name", default="ablation", help="folder in data/reproduce/ (default: ablation)")
     reproduce.add_argument("--list", action="store_true", help="list the variants and their results")
     reproduce.add_argument("--report-only", action="store_true", help="only write the report, from existing results")
-    _figures(tables, sweep, reproduce)
+    add_json(tables, sweep, reproduce)
 
 
 def _add_runtime(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -296,7 +198,7 @@ def _add_runtime(verb: Callable[..., argparse.ArgumentParser]) -> None:
     drop = actions.add_parser("drop", help="remove the checkpoints of some or all stages")
     drop.add_argument("stages", nargs="*", metavar="STAGE", help="stage name")
     drop.add_argument("--all", action="store_true", help="remove the checkpoints of all stages")
-    _figures(listing, drop)
+    add_json(listing, drop)
 
 
 def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -351,7 +253,7 @@ def _plan_arguments(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("policy", help="recipe in policies.recipes")
     plan.add_argument("--profile", metavar="NAME", help="name of a profile to use instead of params.yaml")
     plan.add_argument("--processes", type=whole_number(1), default=1, help="number of training processes")
-    _figures(plan)
+    add_json(plan)
 
 
 def _add_zoo(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -362,7 +264,7 @@ def _add_zoo(verb: Callable[..., argparse.ArgumentParser]) -> None:
     measured = actions.add_parser("check", help="evaluate models, and compare the metrics with the models' cards")
     for action in (build, measured):
         action.add_argument("members", nargs="*", help="model names (default: all)")
-    _figures(measured)
+    add_json(measured)
 
 
 def _print_completion(args: argparse.Namespace) -> None:
@@ -387,7 +289,7 @@ def parser() -> argparse.ArgumentParser:
 
     _add_project(verb, parser)
     _add_reward(verb)
-    _add_painting(verb)
+    add_painting(verb)
     _add_tables(verb)
     _add_annotation(verb)
     _add_dataset(verb)

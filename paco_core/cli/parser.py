@@ -15,7 +15,7 @@ GROUPS = {
     "Start": ("init", "profile", "params", "doctor", "check", "plan"),
     "Run": ("annotate", "serve", "sweep", "reproduce", "checkpoints", "sync"),
     "Look": ("status", "graph", "tour", "tables", "compare", "provenance", "champions"),
-    "Use": ("score", "grade", "paint", "edit", "play", "fetch"),
+    "Use": ("score", "grade", "paint", "edit", "story", "play", "fetch"),
     "Publish": ("promote", "rollback", "dataset", "push"),
     "Internal": ("zoo", "run", "code", "completion"),
 }

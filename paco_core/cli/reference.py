@@ -13,7 +13,7 @@ PAGE = Path("docs") / "reference" / "cli.md"
 MARK = "<!-- written by `paco params --write` from paco_core/cli/arguments.py; change it there -->"
 JSON = "--json"
 #: Verbs with options of another verb, which the page describes once.
-SHARED_OPTIONS = {"edit": "paint"}
+SHARED_OPTIONS = {"edit": "paint", "story": "paint"}
 
 
 def markdown(root_parser: argparse.ArgumentParser) -> str:

@@ -1,7 +1,7 @@
 """Import of ViStoryBench: its published stories become prompts of stories.
 
     prompts_en.jsonl  prompts_ch.jsonl   one record per story, one panel per shot (``data/records/story_records.py``)
-    pictures/                            one PNG per reference image, named by its content
+    characters/                          one PNG per reference image, named by its content
     rejected.jsonl  summary.json
 
 The import reads ``NN/story.json`` with ``NN/image/<character>/**``, in the folder or in its ``ViStory``.
@@ -9,12 +9,21 @@ The import reads ``NN/story.json`` with ``NN/image/<character>/**``, in the fold
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
+from paco_core.data.records.characters import (
+    FOLDER,
+    MAX_CHARACTERS,
+    MAX_IMAGES,
+    Character,
+    named_characters,
+    validate_image,
+)
 from paco_core.data.records.prompt_text import PANEL_MARK
 from paco_core.data.records.records import PromptRecord, Text, Words, validated, write_prompts
 from paco_core.data.records.story_records import CastMember, Shot, Story, story_of
@@ -24,6 +33,7 @@ from paco_core.io.files import DataError, inside, md5_of, read_json, write_json
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
+from paco_core.io.text import normalize_text
 from paco_core.io.validation import StrictModel, first_validation_error
 
 Language = Literal["en", "ch"]
@@ -31,6 +41,7 @@ LANGUAGES: tuple[Language, ...] = ("en", "ch")
 PICTURES = (".jpg", ".jpeg", ".png")
 PANEL_PX, PIXELS_OF_SIDES = 512, 16  # size of panels, unless the image would be too wide
 MOST_PANELS = 99  # that a layout can name
+PANEL_IMAGES = 4  # of characters in a panel: the limit of FLUX.2 [klein]
 
 Texts = Mapping[str, Text]  # by language
 
@@ -74,10 +85,10 @@ def import_vistory(source: Path, out: Path) -> dict[str, Any]:
         raise DataError(f"{folder}: no folder NN with a story.json there; expected ViStoryBench as it is published")
     rejected, stories = Rejected(), dict[str, list[PromptRecord]]()
     with atomic(out) as part:
-        (part / "pictures").mkdir(parents=True)
+        (part / FOLDER).mkdir(parents=True)
         for path in story_folders:
             try:
-                for record in _Reader(path, part / "pictures", rejected).records():
+                for record in _Reader(path, part / FOLDER, rejected).records():
                     stories.setdefault(story_of(record).language, []).append(record)
             except DataError as error:
                 rejected.add(str(path / "story.json"), f"story: {error}")
@@ -87,7 +98,7 @@ def import_vistory(source: Path, out: Path) -> dict[str, Any]:
             write_prompts(part / f"prompts_{language}.jsonl", records)
         rejected.write(part / "rejected.jsonl")
         counts: dict[str, Any] = {f"stories.{language}": len(records) for language, records in stories.items()}
-        counts |= {"pictures": len(list((part / "pictures").iterdir())), **rejected.figures()}
+        counts |= {"pictures": len(list((part / FOLDER).iterdir())), **rejected.figures()}
         write_json(part / "summary.json", counts)
     return counts
 
@@ -164,13 +175,14 @@ class _Reader:
         paths = []
         for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES):
             try:
+                validate_image(str(path))
                 png = encode_png(read_image(path))
             except DataError as error:
                 self.rejected.add(str(path), f"picture: {error}")
                 continue
-            name = f"{md5_of(png)[:16]}.png"
+            name = f"{md5_of(png)}.png"  # as `copy_images` names it
             (self.pictures / name).write_bytes(png)
-            paths.append(f"pictures/{name}")
+            paths.append(f"{FOLDER}/{name}")
         if not paths:
             self.rejected.add(f"{folder}", f"picture: there is none of the character {key}")
         return paths
@@ -184,12 +196,13 @@ class _Reader:
             return None
         keys = [key for key in _keys(shot) if key in characters]
         people = [f"{_name(characters[key], language)} is {_prompt(characters[key], language)}" for key in keys]
-        parts = [texts["camera"], shot.plot.get(language, "").strip(), texts["action"], *people, texts["setting"]]
+        plot = shot.plot.get(language, "").strip()
+        parts = [texts["camera"], plot, texts["action"], *people, texts["setting"]]
         text = "; ".join(filter(None, parts))
         if mark := PANEL_MARK.search(text):
             self.rejected.add(place, f"text: it holds the panel mark {mark.group()}")
             return None
-        return _Panel(Shot(index=shot.index, characters=keys, **texts), text)
+        return _Panel(Shot(index=shot.index, characters=keys, plot=plot, **texts), text)
 
     def _record(
         self,
@@ -215,11 +228,35 @@ class _Reader:
             },
         )
         name = f"vistory-{language}-{self.folder.name}"
+        people = _characters([panel.text for panel in panels], story, self.pictures.parent) if len(panels) > 1 else []
         return validated(PromptRecord, {
             "idx": name, "prompt": f"A story in {len(panels)} pictures. {texts}", "height": side,
             "width": side * len(panels), "layout": f"1x{len(panels)}", "theme": f"{name}: {kind}" if kind else name,
             "category": "Story", "task_name": "ViStoryBench", "criteria": {}, **story.model_dump(),
+            **({"characters": people} if people else {}),
         }, f"Story_type {kind!r}")  # fmt: skip
+
+
+def _characters(panels: Sequence[str], story: Story, folder: Path) -> list[Character]:
+    """The characters of a record: those with images that most panels name, and as many images as a panel can use.
+
+    A record has at most :data:`MAX_CHARACTERS`. Each of them has the same maximum number of images, so a panel has at
+    most :data:`PANEL_IMAGES`.
+    """
+    people: dict[str, Character] = {}
+    for member in story.cast.values():
+        if member.pictures:  # of two with one name, the first
+            paths = tuple(str(folder / path) for path in member.pictures)
+            people.setdefault(normalize_text(member.name), Character(member.name, paths))
+    appearances = [named_characters(text, list(people.values())) for text in panels]
+    counts = Counter(character for panel in appearances for character in panel)
+    chosen = [character for character, _ in counts.most_common(MAX_CHARACTERS)]
+    for most in range(MAX_IMAGES, 0, -1):
+        cut = {c: Character(c.name, c.images[:most]) for c in chosen}
+        needed = max((sum(len(cut[c].images) for c in panel if c in cut) for panel in appearances), default=0)
+        if needed <= PANEL_IMAGES or most == 1:
+            return [cut[character] for character in people.values() if character in cut]
+    return []
 
 
 def _keys(shot: _Shot) -> list[str]:

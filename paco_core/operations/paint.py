@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.records import PromptRecord, characters_of_panels
+from paco_core.grpo.panel_references import character_references
 from paco_core.io import paths
 from paco_core.io.pictures import picture_digest
 from paco_core.io.secrets import redacted
@@ -17,6 +18,7 @@ from paco_core.policies.base import load_recipe_policy
 from paco_core.policies.families import max_predecessors, validate_story_panels
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.characters import Characters
 from paco_core.rewards.consistency import ConsistencyMeasure
 from paco_core.rewards.editing import Editing
 from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
@@ -95,7 +97,7 @@ def generate_seed_images(  # noqa: PLR0913 - the options of `paco paint`
             )
     if models is None:
         return images
-    digests = tuple(picture_digest(reference) for reference in references)
+    digests = tuple(picture_digest(image) for image in references or character_references(record))
     return [replace(image, origin=_origin(image, models, steps, recipe.guidance, digests)) for image in images]
 
 
@@ -133,3 +135,19 @@ def scored(scorer: PairScorer, generated: Sequence[GeneratedImage], references: 
         ]
     batch = RewardBatch(records, [[image] for image in images], images, [references] * len(images))
     return [float(value) for value in Editing(scorer)(batch)]
+
+
+def panel_agreements(scorer: PairScorer, stories: Sequence[GeneratedImage]) -> list[list[dict[str, float]]]:
+    """For each story and panel: P(Yes) that the panel shows each character that its text names, by name.
+
+    These are the values of the reward ``characters``. A value is NaN if the reward model could not score it.
+    """
+    records = [story.record for story in stories]
+    rows = Characters(scorer).agreements(RewardBatch(records, [story.panels for story in stories]))
+    return [
+        [
+            {character.name: values[record.characters.index(character)] for character in panel}
+            for panel, values in zip(characters_of_panels(record), row, strict=True)
+        ]
+        for record, row in zip(records, rows, strict=True)
+    ]

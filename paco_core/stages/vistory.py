@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
-QUESTIONS = 75  # about a story: its published ones have 16 shots and one or two characters in each
+QUESTIONS = 111  # about a story: published ones have 16 shots, one or two characters in each, and images of those
 
 
 def _skipped(params: Params) -> str | None:
@@ -94,7 +94,8 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.statistics import flat_metrics
     from paco_core.benchmarks.t2is_bench.evaluators import count_queries, evaluate_sets
     from paco_core.benchmarks.tables import write_result_tables
-    from paco_core.benchmarks.vistory import estimate_stories, vistory_tables
+    from paco_core.benchmarks.vistory import estimate_stories, panel_scores, vistory_tables
+    from paco_core.benchmarks.vistory_characters import panel_table
     from paco_core.io.answer import to_jsonable
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
@@ -120,6 +121,7 @@ def run(ctx: StageContext) -> None:
         }
         write_json(out / "results.json", to_jsonable(result))
         table.to_parquet(out / "per_story.parquet", index=False)
+        panel_table(table, panel_scores(parts)).to_parquet(out / "per_panel.parquet", index=False)
         by_label = {labels[method]: row for method, row in estimates.items()}
         write_result_tables(out, "ViStoryBench", vistory_tables(by_label, parts, table["prompt_id"].nunique()))
     ctx.tracker.artifact(ctx.root / paths.VISTORY, "tables")
@@ -150,12 +152,16 @@ def _parts(ctx: StageContext) -> Iterator[tuple[str, BenchmarkPart]]:
     """What the parameters ask for, by name."""
     from paco_core.benchmarks.t2is_bench.evaluators import BenchmarkPart, load_scorer, scorer_name
     from paco_core.benchmarks.vistory import AdherenceToShots, SimilarityByClip
+    from paco_core.benchmarks.vistory_characters import IdentityByEvaluator
     from paco_core.models.open_clip import OpenClip
 
     params, reward = ctx.params.vistory, ctx.params.reward
+    folder = ctx.read(Path(str(params.source)))
     if params.clip is not None:
         clip = OpenClip(ctx.model(params.clip), reward.device)
-        measure = SimilarityByClip(clip, ctx.read(Path(str(params.source))))
+        measure = SimilarityByClip(clip, folder)
         yield "similarity", BenchmarkPart(measure, f"{params.clip}, whole panels", "")
     if (by := params.adherence) is not None:
-        yield "adherence", BenchmarkPart(AdherenceToShots(load_scorer(by, reward, ctx.root)), scorer_name(by), "")
+        scorer, name = load_scorer(by, reward, ctx.root), scorer_name(by)
+        yield "identity", BenchmarkPart(IdentityByEvaluator(scorer, folder), f"{name}, whole panels", "")
+        yield "adherence", BenchmarkPart(AdherenceToShots(scorer), name, "")

@@ -173,6 +173,19 @@ def read_characters(value: Any, folder: Path | None) -> tuple[Character, ...]:
 
 def _checked_source(source: str, folder: Path | None) -> str:
     resolved = source if folder is None else str(inside(folder, source).absolute())
+    validate_image(resolved)
+    return resolved
+
+
+def validate_image(resolved: str) -> None:
+    """Check that an image can show a character.
+
+    Args:
+        resolved: an absolute path or a data URL.
+
+    Raises:
+        DataError: if it is missing, damaged, too large or too small, or all of its pixels are transparent.
+    """
     width, height = _content(resolved)[1]
     place = "data URL" if is_data_url(resolved) else resolved
     if min(width, height) < MIN_SIDE:
@@ -182,7 +195,6 @@ def _checked_source(source: str, folder: Path | None) -> str:
         )
     if _is_invisible(resolved, *_state(resolved)):
         raise DataError(f"{place}: all of its pixels are transparent; choose an image that shows the character")
-    return resolved
 
 
 def validate_named(panels: Sequence[str], characters: Sequence[Character]) -> None:

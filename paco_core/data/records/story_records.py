@@ -2,7 +2,7 @@
 
 story     its number there, such as "01"
 language  en or ch
-shots     index, setting, action, camera and characters (keys) of each panel, in the order of the panels
+shots     index, setting, action, camera, plot and characters (keys) of each panel, in the order of the panels
 cast      by key: name, description, and paths of reference pictures, relative to the records' file
 """
 
@@ -32,6 +32,7 @@ class Shot(_Part):
     setting: Words
     action: Words
     camera: Words
+    plot: Text = ""
     characters: Sequence[str] = ()
 
 

@@ -18,8 +18,10 @@ from PIL import Image
 
 from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, write_painted
 from paco_core.benchmarks.vistory import AdherenceToShots, SimilarityByClip, estimate_stories
+from paco_core.benchmarks.vistory_characters import IdentityByEvaluator
 from paco_core.cli.exchange import export
 from paco_core.config.params import load
+from paco_core.data.records.characters import image_digests
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.exchange.vistory import import_vistory
 from paco_core.io import paths
@@ -169,6 +171,31 @@ def test_the_stage_measures_painted_stories(project: Path) -> None:
     table = pd.read_parquet(project / paths.VISTORY / "per_story.parquet")
     expected = np.mean([a @ b for a, b in combinations(rows, 2)])
     assert len(table) == 4 and table["style_self"][0] == pytest.approx(expected, abs=1e-6)
+    panels = pd.read_parquet(project / paths.VISTORY / "per_panel.parquet")
+    first = panels[(panels["method"] == "klein.px128.before") & (panels["prompt_id"] == "vistory-en-01")]
+    people = [(2, "Cat"), (4, "Cat"), (1, "Big Brown Rabbit"), (2, "Big Brown Rabbit")]
+    assert sorted(zip(first["panel"], first["character"], strict=True)) == sorted(people) and len(panels) == 2 * 7
+    by_character = first.groupby("character")[["identity_clip", "identity_yes"]].mean().mean()
+    story = table[(table["method"] == "klein.px128.before") & (table["prompt_id"] == "vistory-en-01")].iloc[0]
+    assert by_character["identity_clip"] == pytest.approx(story["identity_cross"], abs=1e-6)
+    assert by_character["identity_yes"] == pytest.approx(story["identity_yes"], abs=1e-6)
+
+
+def test_characters_are_compared_with_each_of_their_images_in_the_panels_of_their_shots(tmp_path: Path) -> None:
+    for name, picture in {"a0": at(0, 1), "a1": at(60), "b0": at(90)}.items():
+        picture.save(tmp_path / f"{name}.png")
+    story = record("A", "AB", "", pictures={"A": ["a0.png", "a1.png"], "B": ["b0.png"], "C": []})
+    judge = Judge({"Name A": 0.2, "Name B": 0.6})
+    measure = IdentityByEvaluator(judge, tmp_path)
+    panels = [at(0), at(30), at(50)]
+    assert measure.measure(RewardBatch([story], [panels]))["identity_yes"][0] == pytest.approx((0.2 + 0.6) / 2)
+    assert measure.count(story) == len(judge.calls) == 5
+    assert {query.pictures[1].tobytes() for query in judge.calls} == {panel.tobytes() for panel in panels[:2]}
+    assert measure.panels == [
+        {(0, "A"): pytest.approx(0.2), (1, "A"): pytest.approx(0.2), (1, "B"): pytest.approx(0.6)}
+    ]
+    nobody = record("", "", pictures={"A": ["a0.png"]})
+    assert math.isnan(measure.measure(RewardBatch([nobody], [panels[:2]]))["identity_yes"][0])
 
 
 def test_painted_stories_lie_where_the_public_evaluation_reads_them(project: Path, tmp_path: Path) -> None:
@@ -176,6 +203,13 @@ def test_painted_stories_lie_where_the_public_evaluation_reads_them(project: Pat
     assert (tmp_path / "outputs/klein/px128-before-seed0").is_dir()
     (run,) = (tmp_path / "outputs/klein/px128-after-seed0/en").iterdir()
     datetime.strptime(run.name, "%Y%m%d-%H%M%S")  # or raises
+    import_vistory(tmp_path / "outputs/dataset", tmp_path / "again")
+    before, after = (
+        read_prompts(folder / "prompts_en.jsonl") for folder in (project / "data/external/vistory", tmp_path / "again")
+    )
+    for first, second in zip(before, after, strict=True):
+        assert (first.prompt, first.theme) == (second.prompt, second.theme) and first.characters
+        assert image_digests(first.characters) == image_digests(second.characters)
     shots = {story.name: sorted(path.name for path in (story / "shots").iterdir()) for story in run.iterdir()}
     assert shots == {"01": [f"{n:02d}.png" for n in range(1, 5)], "02": [f"{n:02d}.png" for n in range(1, 4)]}
     sets = painted_sets(project / paths.T2IS, read_records(project / paths.T2IS, None))

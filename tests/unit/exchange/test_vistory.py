@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from paco_core.cli.exchange import import_dataset
-from paco_core.data.records.records import panel_texts, read_prompts
+from paco_core.data.records.characters import load_images
+from paco_core.data.records.records import characters_of_panels, panel_texts, read_prompts
 from paco_core.data.records.story_records import story_of
 from paco_core.exchange.vistory import import_vistory
 from paco_core.io.files import DataError, read_jsonl
@@ -73,6 +75,38 @@ def test_what_cannot_be_used_is_left_out_with_its_cause(tmp_path: Path) -> None:
     assert all(cause in left_out[f"01/story.json: {place}"] for place, cause in places.items())
     kinds = ("character", "duplicate", "picture", "shot", "story", "text")
     assert all(counts[f"rejected.{kind}"] for kind in kinds)
+
+
+def test_characters_of_a_story_become_reference_images_of_its_panels(tmp_path: Path) -> None:
+    import_dataset("vistory", write_vistory(tmp_path / "data"), tmp_path / "out")
+    first, second = read_prompts(tmp_path / "out/prompts_en.jsonl")
+    assert [[c.name for c in panel] for panel in characters_of_panels(first)] == CASTS["01"]
+    assert [len(load_images(character)) for character in first.characters] == [2, 2]
+    assert [c.name for c in second.characters] == ["Cat"]
+    assert {path.name for path in (tmp_path / "out/characters").iterdir()} == {
+        Path(source).name for record in (first, second) for c in record.characters for source in c.images
+    }
+    assert [c.name for c in read_prompts(tmp_path / "out/prompts_ch.jsonl")[0].characters] == [
+        "Big Brown Rabbit",
+        "Cat",
+    ]
+
+
+def test_a_panel_gets_at_most_four_images_of_at_most_four_characters(tmp_path: Path) -> None:
+    names = ["Ann", "Bob", "Cid", "Dan", "Eve"]
+    folder = write_vistory(tmp_path / "data", {"01": [["Cat"], ["Cat"]]})
+    people = {name: {"name_en": name, "prompt_en": "a person"} for name in names}
+    for name in names:
+        shutil.copytree(folder / "ViStory/01/image/Cat", folder / "ViStory/01/image" / name)
+    changed(folder, "01", Characters=people, Shots=[shot(1, names), shot(2, names[1:])])
+    import_vistory(folder, tmp_path / "out")
+    (record,) = read_prompts(tmp_path / "out/prompts_en.jsonl")
+    assert [c.name for c in record.characters] == names[1:] and all(len(c.images) == 1 for c in record.characters)
+    assert list(story_of(record).cast) == names
+    changed(folder, "01", Shots=[shot(1, names[:2]), shot(2, names[1:2])])
+    import_vistory(folder, tmp_path / "two")
+    (record,) = read_prompts(tmp_path / "two/prompts_en.jsonl")
+    assert [len(c.images) for c in record.characters] == [2, 2]
 
 
 def test_a_folder_without_stories_is_refused(tmp_path: Path) -> None:
