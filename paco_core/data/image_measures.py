@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paco_core.io.decoding import to_rgb
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -38,9 +40,7 @@ def reference_distance(picture: Image, reference: Image) -> float:
 
 def thumbnails(pictures: Sequence[Image]) -> np.ndarray:
     """Pictures as vectors for :func:`nearest_distances`: (pictures, pixels and channels) float32, from 0 to 1."""
-    small = [
-        np.asarray(picture.convert("RGB").resize((THUMBNAIL, THUMBNAIL)), dtype=np.float32) for picture in pictures
-    ]
+    small = [np.asarray(to_rgb(picture).resize((THUMBNAIL, THUMBNAIL)), dtype=np.float32) for picture in pictures]
     return np.stack(small).reshape(len(small), -1) / 255
 
 
@@ -81,7 +81,7 @@ def edge_density(picture: Image) -> float:
 
 def color_entropy(picture: Image) -> float:
     """Shannon entropy of the colors in bits, 8 levels per channel: 0 = one color, 9 = all 512 colors equally often."""
-    levels = np.asarray(picture.convert("RGB"), dtype=np.intp) // 32
+    levels = np.asarray(to_rgb(picture), dtype=np.intp) // 32
     shares = np.bincount((levels @ (64, 8, 1)).ravel(), minlength=512) / (picture.width * picture.height)
     return float(-(shares[shares > 0] * np.log2(shares[shares > 0])).sum())
 

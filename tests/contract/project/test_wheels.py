@@ -105,7 +105,7 @@ def test_the_commands_of_dagster_work_before_anything_has_run(project: Path, cle
     assert "Started schedule nightly_reevaluation" in started.stdout
 
 
-def test_a_project_has_26_files_beside_the_small_models_and_no_code_but_its_location(project: Path) -> None:
+def test_a_project_has_28_files_beside_the_small_models_and_no_code_but_its_location(project: Path) -> None:
     git_files = subprocess.run(
         ["git", "ls-files", "--others", "--cached", "--exclude-standard"],
         cwd=project, capture_output=True, text=True, check=True,
@@ -113,7 +113,7 @@ def test_a_project_has_26_files_beside_the_small_models_and_no_code_but_its_loca
     project_files = {name for name in git_files if not name.startswith("data/zoo/")} - {
         "profiles/storybook.yaml"
     }  # by `profile use`
-    assert len(project_files) == 26
+    assert len(project_files) == 28
     assert {name for name in project_files if name.endswith(".py")} == {
         "pipelines/__init__.py",
         "pipelines/definitions.py",
