@@ -11,7 +11,7 @@ al., "Muon: an optimizer for hidden layers" (2024).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -206,7 +206,7 @@ def _restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: P
     return steps
 
 
-def fit_pipeline(  # noqa: PLR0913 - a training and how it is saved
+def fit_pipeline(
     parts: torch.nn.Module,
     loss_at: Callable[[int], torch.Tensor],
     schedule: Schedule,
@@ -216,23 +216,23 @@ def fit_pipeline(  # noqa: PLR0913 - a training and how it is saved
     *,
     hidden: Callable[[str, torch.Tensor], bool],
     pipeline: Callable[[], DiffusionPipeline],
-    halved: Sequence[str] = ("transformer", "vae"),
 ) -> None:
     """Train ``parts`` (or continue their training) with checkpoints in ``work``, and save their pipeline to ``out``.
+
+    The weights are stored in float16. diffusers loads them as float32 by default.
 
     Args:
         loss_at: step number -> scalar loss with a graph.
         hidden: selects the weights of Muon by name and value; AdamW trains the rest.
         pipeline: builds the pipeline from the parts.
-        halved: components whose weights are stored in float16; diffusers loads them as float32 by default.
     """
 
     def export(_steps: int) -> None:
         parts.eval()
         with atomic(out, replace=True) as folder:
             pipeline().save_pretrained(folder)
-            for component in halved:
-                _halve(next((folder / component).glob("*.safetensors")))
+            for weights in folder.glob("*/*.safetensors"):
+                _halve(weights)
             for file in folder.rglob("config.json"):
                 _forget_origin(file)
         parts.train()

@@ -212,7 +212,6 @@ def _fit(  # noqa: PLR0913 - what a training reads and writes
         log,
         hidden=_is_hidden,
         pipeline=lambda: pipeline(dict(parts.items()), vae, tokenizer),
-        halved=("transformer", "vae", "text_encoder"),
     )
 
 

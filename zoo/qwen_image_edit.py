@@ -102,7 +102,6 @@ def build(work: Path, out: Path, zoo_vlm: Path, log: Log = print) -> None:
         log,
         hidden=_is_hidden,
         pipeline=lambda: pipeline(transformer, vae, model, tokenizer),
-        halved=("transformer", "vae", "text_encoder"),
     )
 
 

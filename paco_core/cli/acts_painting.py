@@ -47,9 +47,12 @@ def edit(args: argparse.Namespace) -> None:
 
 def story(args: argparse.Namespace) -> None:
     from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.io.targets import checked
     from paco_core.operations.stories import parse_characters, story_policy, story_record
 
     root = project_root()
+    if args.out is not None:
+        checked(args.out, "folder")
     characters = parse_characters(args.characters)
     by = story_policy(root, load(root / PARAMS_FILE), args.policy)
     story_record(args.panels, characters, by.recipe, args.theme)  # validates texts and images before torch is imported

@@ -24,6 +24,7 @@ VERBS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("score", "--table", "t.csv", "--out"): ("out.csv", FILE),
     ("compare", "run", "--out"): ("out.html", FILE),
     ("paint", "a bear", "--panels", "one", "two", "--policy", "base", "--out"): ("out", FOLDER),
+    ("story", "--character", "fox=cat.png", "Fox wakes", "Fox runs", "--policy", "base", "--out"): ("out", FOLDER),
     ("edit", "cat.png", "Make it red.", "--policy", "base", "--out"): ("out", FOLDER),
     ("tables", "--out"): ("out", FOLDER),
     ("grade", "lora.safetensors", "--model", "flux_t2is", "--out"): ("out", FOLDER),

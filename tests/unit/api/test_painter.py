@@ -24,6 +24,11 @@ def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return lay_out(repository, tmp_path)
 
 
+def levels_apart(first: Image.Image, second: Image.Image) -> int:
+    """Largest difference of two images in levels of 255. Another batch size may round a pixel to the next level."""
+    return int(np.abs(np.asarray(first, dtype=int) - np.asarray(second, dtype=int)).max())
+
+
 @pytest.mark.slow
 def test_sets_are_those_of_the_command(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     adapter(project)
@@ -36,10 +41,10 @@ def test_sets_are_those_of_the_command(project: Path, capsys: pytest.CaptureFixt
     main(["paint", "a red cat", "--panels", *PANELS, *quick])
     for generated in images:
         file = project / "out" / f"{'base' if generated.when == 'before' else 'flux_t2is'}-{generated.seed}.png"
-        assert np.array_equal(np.asarray(Image.open(file)), np.asarray(generated.image))
+        assert levels_apart(Image.open(file), generated.image) <= 1
     with Painter("flux_t2is") as painter:
         (single,) = painter.paint("a red cat", PANELS, seeds=[1], size=64, steps=1)
-    assert np.array_equal(np.asarray(single.image), np.asarray(images[3].image))
+    assert levels_apart(single.image, images[3].image) <= 1
 
 
 def test_a_picture_in_any_form_is_edited(project: Path) -> None:

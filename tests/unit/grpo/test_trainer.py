@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from paco_core.config.measures import IMAGE_CONTENT
 from paco_core.grpo.trainer import Reports
 from paco_core.rewards.base import RewardBatch
 from tests.support.grpo_toys import UNSEEN, Brightness, figures, recipe, trainer
@@ -132,7 +133,7 @@ def test_evaluation_asks_the_test_rewards(tmp_path: Path) -> None:
     # Training: 4 prompts x 6 images. Evaluation: 2 evaluations x 2 sizes x 3 prompts x 2 seeds.
     assert (trained.num_scored, a.num_scored) == (24, 24)
     names = {name.removeprefix("32/") for name in outcome.after if name.startswith("32/")}
-    assert names == {"a", "b", "score", "panel_diversity"}
+    assert names == {"a", "b", "score", "panel_diversity", *IMAGE_CONTENT}
     assert 0.3 < outcome.after["32/score"] < outcome.after["32/a"]
     assert "reward/brightness" in outcome.rows[1] and "reward/a" not in outcome.rows[1]
 

@@ -105,7 +105,7 @@ def test_properties_of_sections_are_in_the_key(
     project: Path, graph: dict[str, ResolvedStage], raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = load(project / PARAMS_FILE)
-    names = ("prompts", "reward_merged", "policies@flux_t2is", "round_policies@1", "report")
+    names = ("prompts", "pairs", "reward_merged", "policies@flux_t2is", "round_policies@1", "report")
     stages = [graph[name] for name in names]
     before = [keys(params, stage, raw) for stage in stages]
     unused = {"PoliciesParams", "HttpScorer", "Rubric"}  # of no declared section in this profile

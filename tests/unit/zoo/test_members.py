@@ -19,7 +19,7 @@ from zoo.vlm_batches import Renderer, language_states
 
 ZOO = REPOSITORY / "data" / "zoo"
 MEMBERS = ("flux", "qwen2_5_vl", "clip", "recogniser", "flux_kontext", "qwen_image_edit", "flux2_klein")
-LIMIT_MB = 70
+LIMIT_MB = 75
 
 #: What a reward model is asked, filled in.
 INSTRUCTIONS = (
