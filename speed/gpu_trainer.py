@@ -38,6 +38,7 @@ CASES: dict[str, tuple[str, Callable[[Path], Path], str | None]] = {
     "plus_2509": ("qwen_image_edit_plus", tiny_pipelines.qwen_image_edit_plus, None),
     "plus_2511": ("qwen_image_edit_plus", partial(tiny_pipelines.qwen_image_edit_plus, zero_cond_t=True), None),
     "qwen_image": ("qwen_image", tiny_pipelines.qwen_image, None),
+    "z_image": ("z_image", tiny_pipelines.z_image, None),
     "klein": ("flux2_klein", tiny_pipelines.flux2_klein, "sets"),
     "klein_edit": ("flux2_klein", tiny_pipelines.flux2_klein, "edits"),
 }

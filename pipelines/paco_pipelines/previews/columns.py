@@ -55,6 +55,7 @@ COLUMNS: Mapping[str, str] = {
     "better": "score of the better of two edits",
     "candidates": "panels to rank, named `grid id#position`",
     "case_id": "id of the comparison",
+    "character": "of a character pair: the name of the character; else empty",
     "category": "category of the prompt in the T2IS layout",
     "cause": "why the pair got no answer",
     "criteria": "what a judge should look at, in the T2IS layout",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -139,6 +140,18 @@ def _clone(self: Any) -> Any:
     return clone
 
 
+def _pad_sequence(
+    sequences: Sequence[torch.Tensor], batch_first: bool = False, value: float = 0.0, side: str = "right"
+) -> torch.Tensor:
+    """``pad_sequence`` by operations that are seen here. That of C++ builds its result on the device of the values."""
+    longest = max(map(len, sequences))
+    rows = []
+    for sequence in sequences:
+        padding = sequence.new_full((longest - len(sequence), *sequence.shape[1:]), value)
+        rows.append(torch.cat([sequence, padding] if side == "right" else [padding, sequence]))
+    return torch.stack(rows, 0 if batch_first else 1)
+
+
 def install(patch: Patch) -> None:
     tensor = torch.Tensor
     patch(tensor, "device", property(labels.device_of))
@@ -151,4 +164,5 @@ def install(patch: Patch) -> None:
     patch(torch, "as_tensor", _made_here(torch.as_tensor, copies=False))
     for name, function in (("to", _to), ("cuda", _cuda), ("cpu", _cpu), ("numpy", _numpy), ("__array__", _array)):
         patch(tensor, name, function)
+    patch(torch._C._nn, "pad_sequence", _pad_sequence)
     patch(torch.UntypedStorage, "clone", _clone)
