@@ -116,7 +116,7 @@ CHANGES = [
     number("grid_shards", [0, 1, 2], *GRIDS, "grids@2"),
     number("cot_labels.model", "data/zoo/clip", "cot_labels"),
     number("reward.max_pixels", 6272, "reward_lora", "reward_merged", *BENCHMARKS, "t2is_bench", "vistory"),
-    number("policies.defaults.learning_rate", 1e-5, *POLICIES),
+    number("policies.defaults.learning_rate", 1e-5, *POLICIES, "report"),
     number("policies.recipes.kontext_edit.epochs", one_more, "policies@kontext_edit", "gedit", "report"),
     text("paco_core/grpo/losses.py", "torch.maximum(-advantages", "torch.maximum(advantages", *POLICIES),
     text("paco_core/rewards/clip_t.py", "totals /", "2 * totals /", "policies@flux_t2is", "t2is"),
