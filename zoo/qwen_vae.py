@@ -13,7 +13,7 @@ from diffusers import AutoencoderKLQwenImage
 
 from paco_core.policies.single_frame import use_single_frame_convolutions
 from zoo.fitting import Log, Muon, Schedule, fit
-from zoo.vae import KL_WEIGHT, decoder_noise, panel_batch, pixel_loss
+from zoo.vae import KL_WEIGHT, decoder_noise, load_as_identity, panel_batch, pixel_loss
 
 SCHEDULE = Schedule(steps=720, learning_rate=2e-2, warmup=30, checkpoint_every=200)
 #: Panel sizes in pixels, and panels per batch; a batch has one size.
@@ -60,17 +60,10 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
 
 
 def deepened(vae: AutoencoderKLQwenImage, layers: int = DECODER_LAYERS) -> AutoencoderKLQwenImage:
-    """The same function with ``layers`` residual blocks per level (one more in the decoder).
-
-    A new block ends in a convolution of zeros, so it starts as the identity.
-    """
+    """The same function with ``layers`` residual blocks per level (one more in the decoder)."""
     deeper = new_vae(layers)
     deeper.register_to_config(latents_mean=vae.config.latents_mean, latents_std=vae.config.latents_std)
-    missing, _ = deeper.load_state_dict(_renumbered(vae.state_dict(), layers), strict=False)
-    with torch.no_grad():
-        for name in missing:
-            if ".conv2." in name:
-                deeper.get_parameter(name).zero_()
+    load_as_identity(deeper, _renumbered(vae.state_dict(), layers))
     return deeper
 
 

@@ -7,7 +7,7 @@ of panels can be combined into grids of any layout.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,19 +51,26 @@ def new_vae(layers: int = 1) -> AutoencoderKL:
 
 
 def deepened(vae: AutoencoderKL, layers: int = DECODER_LAYERS) -> AutoencoderKL:
-    """The same function with ``layers`` residual blocks per level (one more in the decoder).
-
-    A new block ends in a convolution of zeros, so it starts as the identity.
-    """
+    """The same function with ``layers`` residual blocks per level (one more in the decoder)."""
     deeper = new_vae(layers)
     deeper.register_to_config(shift_factor=vae.config.shift_factor, scaling_factor=vae.config.scaling_factor)
-    trained = vae.state_dict()
-    missing, _ = deeper.load_state_dict(trained, strict=False)
+    load_as_identity(deeper, vae.state_dict())
+    return deeper
+
+
+def load_as_identity(vae: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Load the weights of an autoencoder with fewer residual blocks.
+
+    The last convolution of each other block becomes zero, so the block is the identity.
+
+    Args:
+        weights: by name, each shaped like the parameter of this name.
+    """
+    missing, _ = vae.load_state_dict(weights, strict=False)
     with torch.no_grad():
         for name in missing:
             if ".conv2." in name:
-                deeper.get_parameter(name).zero_()
-    return deeper
+                vae.get_parameter(name).zero_()
 
 
 def panel_batch(size: int, count: int, seed: int) -> torch.Tensor:
@@ -107,7 +114,7 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
 
 
 def decoder_loss(vae: Any, step: int) -> torch.Tensor:
-    """The same scalar without a graph through the encoder; four rounds in five decode 2x2 grids."""
+    """Scalar loss on the pixels without a graph through the encoder; four rounds in five decode 2x2 grids."""
     size, count = DECODER_BATCHES[step % len(DECODER_BATCHES)]
     pixels = panel_batch(size, count, seed=10**7 + step)
     generator = torch.Generator().manual_seed(10**7 + step)

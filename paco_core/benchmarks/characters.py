@@ -1,8 +1,8 @@
 """Characters: does a reward model tell new pictures of a character from other panels?
 
-ROC-AUC is the probability that a panel which shows the character anew has a higher score than a panel of a negative
-kind. All models score the same held-out cases, so their differences are paired. The intervals are for other characters:
-a percentile bootstrap draws characters with replacement.
+ROC-AUC is the probability that a new picture of the character has a higher score than a panel of a negative kind. All
+models score the same held-out cases, so their differences are paired. The intervals are for other characters: a
+percentile bootstrap draws characters with replacement.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ import pandas as pd
 
 from paco_core.benchmarks.t2is_bench.evaluators import ScoreIndex, mean_of_means
 from paco_core.data.records.story_records import story_of
-from paco_core.io.pictures import limit_pixels, read_image
-from paco_core.reward_model.instructions import render_instruction
+from paco_core.io.pictures import read_image
 from paco_core.reward_model.yes_probability import PairQuery, QueryScorer
+from paco_core.rewards.characters import character_query
 
 if TYPE_CHECKING:
     from paco_core.data.records.records import PromptRecord
@@ -63,9 +63,8 @@ class IdentityByEvaluator:
             numbers = {key: number for number, key in enumerate(story.cast)}
             images = {key: [read_image(self.folder / p) for p in member.pictures] for key, member in story.cast.items()}
             for panel, key in _appearances(story):
-                text = render_instruction("character", name=story.cast[key].name)
                 for image in images[key]:
-                    queries.append(PairQuery(limit_pixels(image, panels[panel].size), panels[panel], text))
+                    queries.append(character_query(image, panels[panel], story.cast[key].name))
                     places.append(((row, 0, numbers[key]), (panel, key)))
         scores = self.scorer.score(queries)
         self.causes.update(score.cause for score in scores if score.cause is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from paco_core.config.measures import COPIES, DRIFT_PROMPTS, GAINS, IMAGE_CONTENT, PANEL_DIVERSITY, REFERENCE_DISTANCE
@@ -158,20 +159,15 @@ def images_stay_detailed(rows: Sequence[Row], sizes: Sequence[int]) -> CheckRepo
 
     The check warns, because fewer details can be the goal of a training, for example with a reward for plain images.
     """
-    name, places = (
-        "images_stay_detailed",
-        [f"{side}/{measure}" for side in sizes for measure in (*IMAGE_CONTENT, COPIES)],
-    )
-    ends = {place: (rows[0].get(f"eval/{place}", math.nan), _last(rows, f"eval/{place}")) for place in places}
-    metadata: dict[str, str | int | float] = {
-        f"{place.partition('/')[2]}_{place.partition('/')[0]}px": after
-        for place, (_, after) in ends.items()
-        if not math.isnan(after)
-    }
-    values = ", ".join(
-        f"{place.partition('/')[2].replace('_', ' ')} at {place.partition('/')[0]} px {before:.3f} -> {after:.3f}"
-        for place, (before, after) in ends.items()
-        if not math.isnan(before) and not math.isnan(after)
-    )
+    metadata, changes = dict[str, str | int | float](), list[str]()
+    for side, measure in product(sizes, (*IMAGE_CONTENT, COPIES)):
+        key = f"eval/{side}/{measure}"
+        before, after = rows[0].get(key, math.nan), _last(rows, key)
+        if math.isnan(after):
+            continue
+        metadata[f"{measure}_{side}px"] = after
+        if not math.isnan(before):
+            changes.append(f"{measure.replace('_', ' ')} at {side} px {before:.3f} -> {after:.3f}")
     reason = first_image_alarm(rows)
-    return CheckReport(name, reason is None, "WARN", reason or values or "the log has no measures of images", metadata)
+    description = reason or ", ".join(changes) or "the log has no measures of images"
+    return CheckReport("images_stay_detailed", reason is None, "WARN", description, metadata)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.config.params import PolicyRecipe
+    from paco_core.data.records.records import PromptRecord
     from paco_core.grpo.prompt_split import PromptSplit
 
 SHEET_PICTURES = 16
@@ -271,7 +272,7 @@ class Trainer:
         """Evaluate, with the hack meter if it is set. ``store``: folder of the first evaluation, None = this one."""
         evaluation = self.evaluator.evaluate()
         owners = [record for record in self.split.unseen for _ in self.recipe.eval_seeds]
-        evaluation = replace(evaluation, metrics=evaluation.metrics | self._image_content(evaluation))
+        evaluation = replace(evaluation, metrics=evaluation.metrics | self._image_content(evaluation, owners))
         if (meter := self.recipe.hack_meter) is not None:
             prompts = self.split.unseen, self.recipe.eval_seeds, self.recipe.eval_sizes
             baseline = evaluation
@@ -289,9 +290,12 @@ class Trainer:
                 self.reports.picture(tile_images(cells, SHEET_COLUMNS), f"unseen_{side}px", epoch)
         return evaluation
 
-    def _image_content(self, evaluation: Evaluation) -> Row:
-        """The measures of the image alarm at every size, named ``<size>/<measure>``."""
-        records = [record for record in self.split.unseen for _ in self.recipe.eval_seeds]
+    def _image_content(self, evaluation: Evaluation, records: Sequence[PromptRecord]) -> Row:
+        """The measures of the image alarm at every size, named ``<size>/<measure>``.
+
+        Args:
+            records: the prompt of each image of a size.
+        """
         bound = NEAR_COPY if (meter := self.recipe.hack_meter) is None else meter.near_copy
         return {
             f"{side}/{name}": value

@@ -15,7 +15,7 @@ from paco_core.data.records.records import PromptRecord, validated
 from paco_core.grpo.panel_references import validate_panel_references
 from paco_core.io import paths
 from paco_core.io.files import DataError, digest
-from paco_core.io.pictures import Picture, picture_of
+from paco_core.io.pictures import Picture, is_data_url, picture_of
 from paco_core.io.shards import encode_png
 from paco_core.operations.painters import BASE, NamedPolicy, painter
 from paco_core.policies.families import FAMILIES, family_of
@@ -118,5 +118,5 @@ def _sources(images: Picture | Sequence[Picture]) -> tuple[str, ...]:
 def _source(image: Picture) -> str:
     """The source of an image in :class:`Character`: a path or a data URL."""
     if isinstance(image, str | os.PathLike):
-        return image if isinstance(image, str) and image.startswith("data:") else str(Path(image).absolute())
+        return str(image) if is_data_url(image) else str(Path(image).absolute())
     return f"data:image/png;base64,{base64.b64encode(encode_png(picture_of(image))).decode()}"

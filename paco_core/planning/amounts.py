@@ -101,16 +101,18 @@ def pairs(params: Params, root: Path) -> int:
 
 def _character_pairs(params: Params) -> int:
     """Number of training pairs of drawn characters: one per panel and image of its character."""
-    characters = params.pairs.characters
-    images = sum(characters.references) / len(characters.references)
-    return round(characters.count * images) - held_out_character_pairs(params)
+    return round(_drawn_character_pairs(params)) - held_out_character_pairs(params)
 
 
 def held_out_character_pairs(params: Params) -> int:
     """Number of pairs of drawn characters that are held out."""
+    return round(_drawn_character_pairs(params) * params.pairs.benchmark_share)
+
+
+def _drawn_character_pairs(params: Params) -> float:
+    """Expected number of pairs of all drawn characters."""
     characters = params.pairs.characters
-    images = sum(characters.references) / len(characters.references)
-    return round(characters.count * images * params.pairs.benchmark_share)
+    return characters.count * sum(characters.references) / len(characters.references)
 
 
 def size_factor(pixels: float) -> float:

@@ -22,8 +22,6 @@ from paco_core.policies.encoded import Condition, Encoded, group_by_shapes, shap
 from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.flux_names import FLUX2, original_names
 from paco_core.policies.pipeline_policy import PipelinePolicy
-from paco_core.policies.truncation import find_truncation_in_chat
-from paco_core.policies.windows import CHATS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -91,10 +89,7 @@ for reference in picture if isinstance(picture, list) else [picture]:  # at most
         guidance: float | None = None,
     ) -> Encoded:
         images = self.prepare_references(prompts, references, sizes)
-        tokenizer, thinking = self.pipeline.tokenizer, CHATS[self.family_spec.pipeline]
-        self.record_truncations(
-            prompts, lambda prompt: find_truncation_in_chat(tokenizer, prompt, max_sequence_length, thinking=thinking)
-        )
+        self.record_chat_truncations(prompts, max_sequence_length)
         parts = [self._texts("prompt_embeds", prompts, max_sequence_length)]
         if guidance is None or self.passes(guidance) > 1:
             parts.append(self._texts("negative_prompt_embeds", [NEGATIVE] * len(prompts), max_sequence_length))

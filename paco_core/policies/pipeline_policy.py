@@ -40,7 +40,8 @@ from paco_core.policies.families import (
     validate_reference_count,
 )
 from paco_core.policies.transformer import load_transformer
-from paco_core.policies.truncation import Truncation
+from paco_core.policies.truncation import Truncation, find_truncation_in_chat
+from paco_core.policies.windows import CHATS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -240,6 +241,17 @@ class PipelinePolicy:
             self.truncations.pop(prompt, None)
             if (truncation := find(prompt)) is not None:
                 self.truncations[prompt] = truncation
+
+    def record_chat_truncations(self, prompts: Sequence[str], window: int) -> None:
+        """:meth:`record_truncations` for a pipeline that writes prompts in the chat template of its tokenizer.
+
+        Args:
+            window: number of tokens that the text encoder reads, with those of the template.
+        """
+        tokenizer, thinking = self.pipeline.tokenizer, CHATS[self.family_spec.pipeline]
+        self.record_truncations(
+            prompts, lambda prompt: find_truncation_in_chat(tokenizer, prompt, window, thinking=thinking)
+        )
 
     def validate_encoders(self) -> None:
         """Raise RuntimeError if the text encoders were dropped."""

@@ -18,8 +18,6 @@ from paco_core.policies.encoded import Condition, Encoded, shapes_of
 from paco_core.policies.encodings import Tensors
 from paco_core.policies.flux import FluxPolicy
 from paco_core.policies.flux_names import Table, original_names
-from paco_core.policies.truncation import find_truncation_in_chat
-from paco_core.policies.windows import CHATS
 
 NEGATIVE = ""  # negative prompt of the pipeline
 PATCH = 2  # height and width of a token in latents
@@ -67,10 +65,7 @@ class ZImagePolicy(FluxPolicy):
         guidance: float | None = None,
     ) -> Encoded:
         self.prepare_references(prompts, references, sizes)
-        tokenizer, thinking = self.pipeline.tokenizer, CHATS[self.family_spec.pipeline]
-        self.record_truncations(
-            prompts, lambda prompt: find_truncation_in_chat(tokenizer, prompt, max_sequence_length, thinking=thinking)
-        )
+        self.record_chat_truncations(prompts, max_sequence_length)
         rows = self._prompt_embeds("prompt_embeds", prompts, max_sequence_length)
         if guidance is None or self.family_spec.passes_per_step(guidance) > 1:
             (negative,) = self._prompt_embeds("negative_prompt_embeds", [NEGATIVE], max_sequence_length)

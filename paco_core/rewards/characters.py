@@ -90,9 +90,13 @@ def _compare_all(record: PromptRecord, panels: Sequence[Image]) -> list[list[Cha
 
 
 def _compare(character: Character, panel: Image, *, is_named: bool) -> CharacterQueries:
-    text = render_instruction("character", name=character.name)
-    images = (limit_pixels(image, panel.size) for image in load_images(character))
-    return CharacterQueries([PairQuery(image, panel, text) for image in images], is_named)
+    queries = [character_query(image, panel, character.name) for image in load_images(character)]
+    return CharacterQueries(queries, is_named)
+
+
+def character_query(image: Image, panel: Image, name: str) -> PairQuery:
+    """The query whether a panel shows the character of an image, which has at most as many pixels as the panel."""
+    return PairQuery(limit_pixels(image, panel.size), panel, render_instruction("character", name=name))
 
 
 def mean_over_images(values: Sequence[float]) -> float:

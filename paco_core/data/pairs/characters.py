@@ -1,4 +1,4 @@
-"""Character pairs: an image of a character and a panel, with the answer whether the panel shows this character anew.
+"""Character pairs: an image of a character and a panel, and whether the panel is a new picture of this character.
 
 A case is a panel, a character and all images of this character. There is one pair per image. The panels of the negative
 kinds show another character, a pasted image of the character (``copy``), the other character of the story (``swapped``)
