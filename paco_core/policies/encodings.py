@@ -21,6 +21,7 @@ from paco_core.io.files import digest
 from paco_core.io.messages import ignore_write_errors
 from paco_core.io.project import owner_root
 from paco_core.models.content import md5s_of_project
+from paco_core.policies.base import Size, sized_name
 
 Tensors = dict[str, torch.Tensor]
 FOLDER = Path(".paco") / "encodings"  # not in the outs, because DVC deletes outs before a run
@@ -98,6 +99,35 @@ class Encodings:
             ):
                 save_file(plain, part)
         return plain
+
+
+def encode_at_sizes(
+    cached: Callable[[Sequence[object], Callable[[int], Tensors]], list[Tensors]],
+    name: str,
+    sizes: Sequence[Sequence[Size]],
+    key: Callable[[int, Size], object],
+    encode: Callable[[int, Size], torch.Tensor],
+) -> list[Tensors]:
+    """Encode a tensor for each prompt and each size of its images. Equal keys are encoded once and cached.
+
+    Args:
+        cached: :meth:`PipelinePolicy.cached` of the policy that encodes.
+        name: prefix of the name of the tensor, (tokens, channels) or (tokens,); :func:`sized_name` completes it.
+        sizes: the image sizes of each prompt.
+        key: returns everything that the tensor of a row and size depends on, as a JSON value.
+        encode: computes the tensor of a row and size.
+    """
+    cases = [(row, size) for row, of_row in enumerate(sizes) for size in dict.fromkeys(of_row)]
+
+    def encode_case(number: int) -> Tensors:
+        with torch.no_grad():
+            return {"tensor": encode(*cases[number])}
+
+    encoded = cached([key(*case) for case in cases], encode_case)
+    rows: list[Tensors] = [{} for _ in sizes]
+    for (row, size), tensors in zip(cases, encoded, strict=True):
+        rows[row][sized_name(name, size)] = tensors["tensor"]
+    return rows
 
 
 def hash_active_adapters(encoders: Iterable[torch.nn.Module | None]) -> str:

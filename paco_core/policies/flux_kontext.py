@@ -13,7 +13,7 @@ import torch
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import References, Size, sized_name
 from paco_core.policies.encoded import Condition, Encoded
-from paco_core.policies.encodings import Tensors
+from paco_core.policies.encodings import Tensors, encode_at_sizes
 from paco_core.policies.flux import FluxPolicy
 
 if TYPE_CHECKING:
@@ -66,8 +66,12 @@ class FluxKontextPolicy(FluxPolicy):
             latents: torch.Tensor = pipeline._pack_latents(maps, *maps.shape)[0]
             return latents
 
-        return self.encode_at_sizes(
-            "image_latents", sizes, lambda row, s: ["reference", digests[row], self.reference_size_for(s)], encode
+        return encode_at_sizes(
+            self.cached,
+            "image_latents",
+            sizes,
+            lambda row, s: ["reference", digests[row], self.reference_size_for(s)],
+            encode,
         )
 
     def velocity(

@@ -29,7 +29,7 @@ from paco_core.models.precision import inference_autocast, release_gpu_memory, v
 from paco_core.models.tokens import validate_prompts
 from paco_core.models.weights import load_pipeline, reading
 from paco_core.policies import adapters
-from paco_core.policies.base import DECODE_PIXELS, NoiseKey, References, Size, sized_name, validate_token_grid
+from paco_core.policies.base import DECODE_PIXELS, NoiseKey, References, Size, validate_token_grid
 from paco_core.policies.encoded import Encoded
 from paco_core.policies.encodings import Encodings, Tensors, encoder_fingerprint, hash_active_adapters
 from paco_core.policies.families import (
@@ -194,33 +194,6 @@ class PipelinePolicy:
 
     def with_references(self, encoded: Encoded, references: Sequence[Sequence[Image]], size: Size) -> Encoded:  # noqa: ARG002
         raise DataError(f"the family {self.family} does not generate panels one by one; choose panels: together")
-
-    def encode_at_sizes(
-        self,
-        name: str,
-        sizes: Sequence[Sequence[Size]],
-        key: Callable[[int, Size], object],
-        encode: Callable[[int, Size], torch.Tensor],
-    ) -> list[Tensors]:
-        """Encode a tensor for each prompt and each size of its images. Equal keys are encoded once and cached.
-
-        Args:
-            name: prefix of the name of the tensor, (tokens, channels) or (tokens,); :func:`sized_name` completes it.
-            sizes: the image sizes of each prompt.
-            key: returns everything that the tensor of a row and size depends on, as a JSON value.
-            encode: computes the tensor of a row and size.
-        """
-        cases = [(row, size) for row, of_row in enumerate(sizes) for size in dict.fromkeys(of_row)]
-
-        def encode_case(number: int) -> Tensors:
-            with torch.no_grad():
-                return {"tensor": encode(*cases[number])}
-
-        encoded = self.cached([key(*case) for case in cases], encode_case)
-        rows: list[Tensors] = [{} for _ in sizes]
-        for (row, size), tensors in zip(cases, encoded, strict=True):
-            rows[row][sized_name(name, size)] = tensors["tensor"]
-        return rows
 
     def cached(self, inputs: Sequence[object], encode: Callable[[int], Tensors]) -> list[Tensors]:
         """:meth:`Encodings.rows` for the text encoders with their current adapters."""

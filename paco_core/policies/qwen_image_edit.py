@@ -17,7 +17,7 @@ import torch
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import References, Size, sized_name
 from paco_core.policies.encoded import Condition, Encoded, mask_of
-from paco_core.policies.encodings import Tensors
+from paco_core.policies.encodings import Tensors, encode_at_sizes
 from paco_core.policies.pipeline_policy import PipelinePolicy
 from paco_core.policies.single_frame import use_single_frame_convolutions
 from paco_core.policies.truncation import Truncation, find_truncation, truncate_prompt
@@ -115,7 +115,7 @@ image = pipeline(
             prompt_embeds: torch.Tensor = embeds[0]
             return prompt_embeds
 
-        return self.encode_at_sizes(name, sizes, key, encode)
+        return encode_at_sizes(self.cached, name, sizes, key, encode)
 
     def _references(
         self, images: Sequence[Sequence[Image]], digests: Sequence[Sequence[str]], sizes: Sequence[Sequence[Size]]
@@ -125,8 +125,12 @@ image = pipeline(
         def encode(row: int, size: Size) -> torch.Tensor:
             return self.latents_of(images[row][0], self.reference_size_for(size))
 
-        return self.encode_at_sizes(
-            "image_latents", sizes, lambda row, s: ["reference", digests[row], self.reference_size_for(s)], encode
+        return encode_at_sizes(
+            self.cached,
+            "image_latents",
+            sizes,
+            lambda row, s: ["reference", digests[row], self.reference_size_for(s)],
+            encode,
         )
 
     def velocity(

@@ -160,7 +160,8 @@ def test_the_best_of_several_candidates_is_kept(
     output = json.loads(capsys.readouterr().out)
     scores = [row["score"] for row in output["pictures"]]
     best = max(range(3), key=scores.__getitem__)
-    assert output["best"] == output["pictures"][best]["seed"] == best and len(set(scores)) == 3
+    # 3 seeds of a tiny reward model may have two equal scores: that depends on the processor
+    assert output["best"] == output["pictures"][best]["seed"] == best and len(set(scores)) > 1
     kept_files = [f"base-{seed}.png" for seed in range(3) if keep_all or seed == best]
     assert sorted(file.name for file in (project / "out").glob("base-*.png")) == kept_files
     assert [row["file"] is not None for row in output["pictures"]] == [keep_all or seed == best for seed in range(3)]
