@@ -68,14 +68,20 @@ def bytes_of_url(url: str) -> bytes:
         raise DataError(f"data URL: expected data:image/...;base64,... ({error})") from None
 
 
-def decode_image(data: bytes, name: str) -> Image:
+def decode_image(data: bytes, name: str, *, visible: bool = False) -> Image:
     """Decode an encoded image to upright RGB. Limits are checked first.
+
+    Args:
+        visible: refuse an image whose pixels are all transparent, which would become white.
 
     Raises:
         DataError: if the image is empty, too large, too narrow, truncated or not an image.
     """
     try:
-        return read_head(data).decode()
+        encoded = read_head(data)
+        if visible and encoded.is_invisible():
+            raise Undecodable("all of its pixels are transparent; choose an image that shows something")
+        return encoded.decode()
     except Undecodable as error:
         raise DataError(f"{name}: {error}") from None
 

@@ -57,25 +57,45 @@ def story_policy(root: Path, params: Params, name: str | None) -> NamedPolicy:
     Raises:
         DataError: if no recipe, or not that of the name, can generate panels one by one.
     """
-    recipes = {key: recipe for key, recipe in recipes_of(SETS, params.policies).items() if _can_refer(recipe)}
-    first = next((key for key, recipe in recipes.items() if recipe.panels == "one_by_one"), next(iter(recipes), None))
-    families = ", ".join(key for key, family in FAMILIES.items() if family.references[1] and not family.references[0])
-    if first is None:
-        raise DataError(
-            "no recipe of policies.recipes can use reference images of characters; add a recipe with panels: "
-            f"one_by_one and one of the families {families}"
-        )
+    limited = story_params(params)
+    first = next(iter(limited.policies.recipes))
     if name in (None, BASE):
         is_trained = name is None and (root / paths.POLICIES / first).is_dir()
-        by = painter(root, params, first, SETS) if is_trained else NamedPolicy(first, recipes[first], None)
-    else:
-        by = painter(root, params, name, SETS)
-        if not _can_refer(by.recipe):
-            raise DataError(
-                f"{name}: the family {by.recipe.family} cannot use reference images of characters; choose a policy of "
-                f"one of the families {families}, for example {first}"
-            )
-    return replace(by, recipe=by.recipe.model_copy(update={"panels": "one_by_one"}))
+        return painter(root, limited, first if is_trained else BASE, SETS)
+    by = painter(root, params, name, SETS)
+    if not _can_refer(by.recipe):
+        raise DataError(
+            f"{name}: the family {by.recipe.family} cannot use reference images of characters; choose a policy of "
+            f"one of the families {_story_families()}, for example {first}"
+        )
+    return replace(by, recipe=_one_by_one(by.recipe))
+
+
+def story_params(params: Params) -> Params:
+    """The parameters with only the recipes that can generate stories, with ``panels: one_by_one``.
+
+    Recipes that have ``panels: one_by_one`` already come first.
+
+    Raises:
+        DataError: if there is none.
+    """
+    recipes = [(key, recipe) for key, recipe in recipes_of(SETS, params.policies).items() if _can_refer(recipe)]
+    if not recipes:
+        raise DataError(
+            "no recipe of policies.recipes can use reference images of characters; add a recipe with panels: "
+            f"one_by_one and one of the families {_story_families()}"
+        )
+    recipes.sort(key=lambda item: item[1].panels != "one_by_one")
+    policies = params.policies.model_copy(update={"recipes": {key: _one_by_one(recipe) for key, recipe in recipes}})
+    return params.model_copy(update={"policies": policies})
+
+
+def _one_by_one(recipe: PolicyRecipe) -> PolicyRecipe:
+    return recipe.model_copy(update={"panels": "one_by_one"})
+
+
+def _story_families() -> str:
+    return ", ".join(key for key, family in FAMILIES.items() if family.references[1] and not family.references[0])
 
 
 def _can_refer(recipe: PolicyRecipe) -> bool:

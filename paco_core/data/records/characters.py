@@ -8,7 +8,7 @@ file. In memory an image is an absolute path or a data URL. :func:`dump_characte
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -90,13 +90,19 @@ def _is_invisible(source: str, *_state: int) -> bool:
 
 
 def _state(source: str) -> tuple[int, ...]:
-    """Values that change when a file is replaced; empty for a data URL."""
+    """Values that change when a file is replaced; empty for a data URL.
+
+    Raises:
+        DataError: if there is no such file.
+    """
     if is_data_url(source):
         return ()
-    try:
-        state = Path(source).stat()
-    except OSError:
-        raise DataError(f"{source}: no such picture") from None
+    if not Path(source).is_file():
+        raise DataError(
+            f"{source}: no such picture; put the image there, or correct its path (in a prompt file, it is relative to "
+            "the folder of the file)"
+        )
+    state = Path(source).stat()
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
@@ -120,17 +126,18 @@ def image_sizes(character: Character) -> list[tuple[int, int]]:
 
 def _content(source: str) -> tuple[str, tuple[int, int]]:
     """MD5 of an image file and (width, height) of its upright image."""
-    if is_data_url(source):
+    if not _state(source):
         return md5_of(bytes_of_url(source)), _load(source).size
     return content_and_size(Path(source))
 
 
-def read_characters(value: Any, folder: Path | None) -> tuple[Character, ...]:
+def read_characters(value: Any, folder: Path | None, panels: Sequence[str]) -> tuple[Character, ...]:
     """The characters of a record, with checked images.
 
     Args:
         value: rows of a file, or characters in memory.
         folder: folder of the records' file, to which image paths are relative; None = sources as they are in memory.
+        panels: the text of each panel, which must name each character; empty if the prompt is not valid.
 
     Raises:
         ValueError: with all problems, each with its key and remedy.
@@ -142,7 +149,7 @@ def read_characters(value: Any, folder: Path | None) -> tuple[Character, ...]:
             f"expected a list of one to {MAX_CHARACTERS} characters {{name, images}}{count}; change it, or leave out "
             f"the key{again if isinstance(value, dict) else ''}"
         )
-    characters, problems = list[Character](), list[str]()
+    characters, problems = dict[int, Character](), list[str]()
     for number, row in enumerate(value):
         try:
             entry = {"name": row.name, "images": list(row.images)} if isinstance(row, Character) else row
@@ -158,17 +165,18 @@ def read_characters(value: Any, folder: Path | None) -> tuple[Character, ...]:
             try:
                 sources.append(_checked_source(source, folder))
             except DataError as error:
-                problems.append(f"{number}.images.{position}: {error}")
-        characters.append(Character(valid.name, tuple(sources)))
-    names = [normalize_text(character.name) for character in characters]
+                problems.append(f"{number}.images.{position} of {valid.name}: {error}")
+        characters[number] = Character(valid.name, tuple(sources))
+    names = {number: normalize_text(character.name) for number, character in characters.items()}
     problems += [
         f"{number}.name: two characters have the name {character.name!r}; give each a separate name"
-        for number, character in enumerate(characters)
-        if names.index(names[number]) < number
+        for number, character in characters.items()
+        if names[number] in [name for other, name in names.items() if other < number]
     ]
+    problems += _naming_problems(panels, characters)
     if problems:
         raise ValueError("; ".join(problems))
-    return tuple(characters)
+    return tuple(characters.values())
 
 
 def _checked_source(source: str, folder: Path | None) -> str:
@@ -187,41 +195,28 @@ def validate_image(resolved: str) -> None:
         DataError: if it is missing, damaged, too large or too small, or all of its pixels are transparent.
     """
     width, height = _content(resolved)[1]
-    place = "data URL" if is_data_url(resolved) else resolved
+    place = "" if is_data_url(resolved) else f"{resolved}: "
     if min(width, height) < MIN_SIDE:
         raise DataError(
-            f"{place}: an image of {width} x {height} px does not show a character; choose one of at least {MIN_SIDE} "
-            "px per side"
+            f"{place}an image of {width} x {height} px does not show a character; choose one of at least {MIN_SIDE} px "
+            "per side"
         )
-    if _is_invisible(resolved, *_state(resolved)):
-        raise DataError(f"{place}: all of its pixels are transparent; choose an image that shows the character")
+    if is_invisible(resolved) if is_data_url(resolved) else _is_invisible(resolved, *_state(resolved)):
+        raise DataError(f"{place}all of its pixels are transparent; choose an image that shows the character")
 
 
-def validate_named(panels: Sequence[str], characters: Sequence[Character]) -> None:
-    """Check that a prompt with characters is a story that names each of them.
-
-    Args:
-        panels: the text of each panel.
-
-    Raises:
-        ValueError: with all problems.
-    """
-    if not characters:
-        return
+def _naming_problems(panels: Sequence[str], characters: Mapping[int, Character]) -> list[str]:
+    """Problems of a prompt with characters (by their position) that is no story, or does not name each of them."""
     if len(panels) == 1:
-        raise ValueError(
-            "characters: the prompt has one panel, and characters belong to a story of several; add panels, or leave "
-            "out the key"
-        )
-    used_names = {character.name for text in panels for character in named_characters(text, characters)}
-    problems = [
-        f"characters.{number}.name: no panel text names {character.name!r}; use the name in a panel, or remove the "
-        "character"
-        for number, character in enumerate(characters)
-        if character.name not in used_names
+        return [
+            "the prompt has one panel, and characters belong to a story of several; add panels, or leave out the key"
+        ]
+    used_names = {character.name for text in panels for character in named_characters(text, [*characters.values()])}
+    return [
+        f"{number}.name: no panel text names {character.name!r}; use the name in a panel, or remove the character"
+        for number, character in characters.items()
+        if panels and character.name not in used_names
     ]
-    if problems:
-        raise ValueError("; ".join(problems))
 
 
 def dump_characters(characters: Sequence[Character]) -> list[dict[str, Any]]:

@@ -33,7 +33,6 @@ from paco_core.data.records.characters import (
     dump_characters,
     named_characters,
     read_characters,
-    validate_named,
 )
 from paco_core.data.tables import parse_text
 from paco_core.io.decoding import MAX_SIDE
@@ -52,7 +51,12 @@ Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]  # pixels
 
 
 def _read_characters(value: Any, info: ValidationInfo) -> tuple[Character, ...]:
-    return read_characters(value, (info.context or {}).get("folder"))
+    prompt, layout = info.data.get("prompt"), info.data.get("layout")
+    try:
+        panels = [] if prompt is None or layout is None else _texts_of_panels(prompt, layout)
+    except DataError as error:
+        raise ValueError(str(error)) from None
+    return read_characters(value, (info.context or {}).get("folder"), panels)
 
 
 #: In a file, a list of ``{name, images}``. Paths of images are relative to the folder in the validation context.
@@ -114,16 +118,6 @@ class PromptRecord(StrictModel):
             raise ValueError(first_validation_error(error)) from None
         if size is not None and sorted(size) != sorted((self.height, self.width)):
             raise ValueError(f"size {list(size)} is not its height and width, {self.height} and {self.width}")
-        return self
-
-    @model_validator(mode="after")
-    def _panels_name_characters(self) -> PromptRecord:
-        if self.characters:
-            try:
-                texts = panel_texts(self)
-            except DataError as error:
-                raise ValueError(str(error)) from None
-            validate_named(texts, self.characters)
         return self
 
     @property
@@ -231,7 +225,11 @@ def panel_texts(record: PromptRecord) -> list[str]:
     Raises:
         DataError: as :func:`split_panels`.
     """
-    parts = prompt_text.parse_prompt(record.prompt, record.layout)
+    return _texts_of_panels(record.prompt, record.layout)
+
+
+def _texts_of_panels(prompt: str, layout: str) -> list[str]:
+    parts = prompt_text.parse_prompt(prompt, layout)
     return [f"{parts.shared} {panel.text}".strip() for panel in parts.panels]
 
 

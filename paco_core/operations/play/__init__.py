@@ -1,1 +1,1 @@
-"""``paco play``: a page on this machine to paint sets, edit pictures and score pairs."""
+"""``paco play``: a page on this machine to paint sets, edit pictures, score pairs and generate stories."""

@@ -17,6 +17,7 @@ from paco_core.io.files import DataError
 from paco_core.io.secrets import redacted
 from paco_core.operations.painters import BASE
 from paco_core.operations.promotion.champions import ALIASES, Champions
+from paco_core.operations.stories import story_params
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
@@ -41,6 +42,7 @@ def about(root: Path, params: Params, gallery: Gallery) -> dict[str, Any]:
         else None,
         "sets": painters(root, params, SETS, aliases),
         "edits": painters(root, params, EDITS, aliases),
+        **_stories(root, params, aliases),
         "set_examples": _sets(root),
         "edit_examples": _edits(root, gallery),
     }
@@ -63,6 +65,14 @@ def painters(root: Path, params: Params, task: Task, aliases: Mapping[str, list[
         sizes = sorted(next(iter(recipes.values())).eval_sizes)
         policies.append({"name": BASE, "trained": False, "sizes": sizes})
     return policies
+
+
+def _stories(root: Path, params: Params, aliases: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The policies that generate stories, or else the reason why there are none, which says what to add."""
+    try:
+        return {"stories": painters(root, story_params(params), SETS, aliases), "stories_need": None}
+    except DataError as error:
+        return {"stories": [], "stories_need": str(error)}
 
 
 def _aliases(root: Path) -> dict[str, list[str]]:

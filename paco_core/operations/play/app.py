@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints, field_validator
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -13,6 +13,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from paco_core.data.local_page import application, get, post
+from paco_core.data.records.characters import MAX_CHARACTERS, MAX_IMAGES
 from paco_core.io.files import DataError
 from paco_core.io.validation import StrictModel
 from paco_core.operations.play.about import about
@@ -60,6 +61,28 @@ class EditBody(_OptionsBody):
     instruction: Text
 
 
+class CharacterBody(_Body):
+    """A name, and pictures of the gallery that show the character."""
+
+    name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+    pictures: Annotated[list[Name], Field(min_length=1, max_length=MAX_IMAGES)]
+
+
+class StoryBody(_OptionsBody):
+    """The characters, the text of each panel, and what all panels share."""
+
+    characters: Annotated[list[CharacterBody], Field(min_length=1, max_length=MAX_CHARACTERS)]
+    panels: Annotated[list[Text], Field(min_length=1, max_length=8)]
+    theme: Text | None = None
+
+    @field_validator("characters")
+    @classmethod
+    def _unique_names(cls, characters: list[CharacterBody]) -> list[CharacterBody]:
+        if len({character.name for character in characters}) < len(characters):
+            raise ValueError("two characters have the same name; give each a separate name")
+        return characters
+
+
 class ScoreBody(_Body):
     """Pictures of the gallery, and the theme that they were made for."""
 
@@ -95,6 +118,11 @@ def create_app(studio: Studio, jobs: Jobs) -> Starlette:
             gallery.png(name)
         return jobs.submit(partial(studio.edit, body.pictures, body.instruction, body.options()))
 
+    def story(_request: Request, body: StoryBody) -> dict[str, Any]:
+        characters = {character.name: character.pictures for character in body.characters}
+        policies, record = studio.plan_story(body.panels, characters, body.theme, body.options())
+        return jobs.submit(partial(studio.story, policies, record, body.options()))
+
     def score(_request: Request, body: ScoreBody) -> dict[str, Any]:
         for name in body.pictures:
             gallery.png(name)
@@ -114,6 +142,7 @@ def create_app(studio: Studio, jobs: Jobs) -> Starlette:
         post("/paint", paint, PaintBody, 202),
         post("/edit", edit, EditBody, 202),
         post("/score", score, ScoreBody, 202),
+        post("/story", story, StoryBody, 202),
         get("/jobs/{name}", job),
         Route("/jobs/{name}/cancel", cancel, methods=["POST"]),
     ]

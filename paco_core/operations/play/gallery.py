@@ -45,10 +45,10 @@ class Gallery:
         of what else the bytes held is passed on. One at a time, as a large one takes a few hundred megabytes.
 
         Raises:
-            DataError: when it is no picture, damaged or too large.
+            DataError: when it is no picture, damaged or too large, or all of its pixels are transparent.
         """
         with self._decoding:
-            image = decode_image(data, name)
+            image = decode_image(data, name, visible=True)
         return self.add(image), image
 
     def add(self, image: Image, origin: ImageOrigin | None = None) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import prod
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_file_stats
+from paco_core.io.pictures import limit_pixels
 from paco_core.operations import paint, painters, prompt_records
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Job
+from paco_core.operations.stories import story_params, story_record
 from paco_core.reward_model.instructions import question
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.placement import one_gpu
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from paco_core.tasks.base import Task
 
 MOST_PICTURES = 8  # compared at once: 28 pairs
+CHARACTER_PIXELS = (1024, 1024)  # width and height of an image with the most pixels that a policy reads
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,31 @@ class Studio:
         record = prompt_records.edit_record(instruction, references, *(by.recipe.family for by in painters))
         return {**self._generate(painters, record, options, job, references), "references": list(pictures)}
 
+    def plan_story(
+        self, panels: Sequence[str], characters: Mapping[str, Sequence[str]], theme: str | None, options: StudioOptions
+    ) -> tuple[list[NamedPolicy], PromptRecord]:
+        """The policies and the record of :meth:`story`. Loads no model.
+
+        Args:
+            characters: names of pictures of the gallery for each character. The record contains them with at most
+                :data:`CHARACTER_PIXELS` pixels, because decoded images stay in memory.
+
+        Raises:
+            DataError: as :func:`paco_core.operations.stories.story_record`, or if there is no such policy.
+        """
+        policies = self._painters(options, SETS, story_params(self.params))
+        images = {
+            name: [limit_pixels(self.gallery.image(picture), CHARACTER_PIXELS) for picture in pictures]
+            for name, pictures in characters.items()
+        }
+        return policies, story_record(panels, images, policies[-1].recipe, theme)
+
+    def story(
+        self, policies: Sequence[NamedPolicy], record: PromptRecord, options: StudioOptions, job: Job
+    ) -> dict[str, Any]:
+        """Stories of :meth:`plan_story`, with the agreement of each panel and character."""
+        return self._generate(policies, record, options, job)
+
     def score(self, names: Sequence[str], theme: str | None, reasons: bool, job: Job) -> dict[str, Any]:
         """How consistent pictures of the gallery are, pair by pair, and why the judge says so.
 
@@ -123,19 +152,18 @@ class Studio:
         mean = fmean(scores) if len(scores) == len(rows) else None  # of the rest it would depend on which pairs failed
         return {"pictures": list(names), "theme": theme, "pairs": rows, "mean": mean}
 
-    def _painters(self, options: StudioOptions, task: Task) -> list[NamedPolicy]:
-        """Who paints: the one to compare with, where there is one, then the chosen one."""
-        names = dict.fromkeys(name for name in (options.compare_with, options.policy) if name is not None)
-        return [self._load_policy(name, options.policy, task) for name in names]
+    def _painters(self, options: StudioOptions, task: Task, params: Params | None = None) -> list[NamedPolicy]:
+        """Who paints: the one to compare with, where there is one, then the chosen one.
 
-    def _load_policy(self, name: str, chosen: str, task: Task) -> NamedPolicy:
-        """The painter of a name; ``base`` is the model of the recipe that was chosen beside it."""
-        by = painters.resolve_policy(self.root, self.params, name, task)
-        if name != painters.BASE:
-            return by
-        return replace(
-            by, name=painters.BASE, recipe=painters.resolve_policy(self.root, self.params, chosen, task).recipe
-        )
+        Args:
+            params: has the recipes to choose from; None = the parameters of the project.
+        """
+        names = dict.fromkeys(name for name in (options.compare_with, options.policy) if name is not None)
+        policies = [painters.resolve_policy(self.root, params or self.params, name, task) for name in names]
+        return [  # the last one is the chosen policy, and ``base`` is the model of its recipe
+            replace(by, name=painters.BASE, recipe=policies[-1].recipe) if name == painters.BASE else by
+            for name, by in zip(names, policies, strict=True)
+        ]
 
     def _generate(
         self,
@@ -159,7 +187,8 @@ class Studio:
             policy, judge = self._policy_of(by, job), self._judge_of(job)
             models = policy_version(self.root, by.name, by.recipe, by.adapter) if self._metadata else None
             result["judge"] = judge is not None
-            job.step(f"painting by {by.name}", options.seeds * steps)
+            passes = prod(record.grid) if by.recipe.paints_stories else 1
+            job.step(f"painting by {by.name}", options.seeds * steps * passes)
             with _counted(policy, job):
                 # Seed by seed, so each image appears as soon as it is ready. A batch changes images by rounding only.
                 for seed in range(options.seeds):
@@ -174,7 +203,8 @@ class Studio:
 
     def _row(self, generated: GeneratedImage, judge: Scorer | None, references: Sequence[Image]) -> dict[str, Any]:
         """A painted picture as the page shows it; without a judge it has no score, and no cause for that."""
-        score = {"score": None, "cause": None} if judge is None else _score(judge, generated, references)
+        measure = _score_characters if generated.record.characters else _score
+        score = {"score": None, "cause": None} if judge is None else measure(judge, generated, references)
         panels = [] if references else list(map(self.gallery.add, generated.panels, generated.panel_origins))
         picture = self.gallery.add(generated.image, generated.origin)
         return {
@@ -184,7 +214,7 @@ class Studio:
 
     def _policy_of(self, by: NamedPolicy, job: Job) -> Policy:
         """The painter's policy: the one that is loaded, where it is of the same model and has no other adapter."""
-        model = f"{by.recipe.model_dump_json()} {_version(self.root / by.recipe.model)}"
+        model = f"{by.recipe.model_dump_json(exclude={'panels'})} {_version(self.root / by.recipe.model)}"
         adapter = None if by.adapter is None else _version(Path(by.adapter))
         loaded_key, worn = self._holds
         if self._policy is not None and loaded_key == model and (adapter is None or worn in (None, adapter)):
@@ -293,6 +323,21 @@ class _Causes:
 def _score(judge: Scorer, generated: GeneratedImage, references: Sequence[Image]) -> dict[str, Any]:
     scorer = _Causes(judge)
     (value,) = paint.scored(scorer, [generated], references)
+    return _value_row(value, scorer)
+
+
+def _score_characters(judge: Scorer, generated: GeneratedImage, _references: Sequence[Image]) -> dict[str, Any]:
+    """The agreement of each panel with each character that its text names, and the mean of these values."""
+    scorer = _Causes(judge)
+    (panels,) = paint.panel_agreements(scorer, [generated])
+    values = [value for panel in panels for value in panel.values()]
+    agreements = [
+        [{"character": name, **_value_row(value, scorer)} for name, value in panel.items()] for panel in panels
+    ]
+    return {**_value_row(fmean(values), scorer), "agreements": agreements}
+
+
+def _value_row(value: float, scorer: _Causes) -> dict[str, Any]:
     return {"score": None, "cause": scorer.first} if math.isnan(value) else _score_row(Score(value))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 
 from paco_core import Painter
@@ -20,7 +19,7 @@ from paco_core.io.pictures import picture_digest, read_image
 from paco_core.operations.stories import parse_characters, story_policy, story_record
 from paco_core.sampling.origin import read_origins
 from tests.support import tiny_vlm
-from tests.support.small_project import adapter, lay_out
+from tests.support.small_project import adapter, lay_out, lay_out_klein
 
 PANELS = ["Fox runs at night", "Mia meets Fox in the snow", "a beach"]
 QUICK = ["--steps", "2", "--size", "128"]
@@ -29,13 +28,7 @@ QUICK = ["--steps", "2", "--size", "128"]
 @pytest.fixture
 def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    root = lay_out(repository, tmp_path)
-    params = yaml.safe_load((root / "params.yaml").read_text())
-    params["policies"]["recipes"]["flux_t2is"] |= {
-        "family": "flux2_klein", "model": "data/zoo/flux2_klein", "panels": "one_by_one", "train_size": 128,
-        "eval_sizes": [128], "guidance": 1.0, "max_sequence_length": 45,
-    }  # fmt: skip
-    (root / "params.yaml").write_text(yaml.safe_dump(params))
+    root = lay_out_klein(repository, tmp_path)
     for name, color in {"fox": "red", "mia": "blue", "side": "cyan"}.items():
         Image.new("RGB", (64, 80), color).save(root / f"{name}.png")
     return root

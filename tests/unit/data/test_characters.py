@@ -120,7 +120,7 @@ def test_the_images_of_characters_are_part_of_what_a_prompt_is(
 @pytest.mark.parametrize(
     ("change", "key"),
     [
-        ({"name": "Wolf"}, "characters.0.name"),
+        ({"name": "Wolf"}, "characters: 0.name"),
         ({"name": "MIA "}, "1.name"),
         ({"images": []}, "0.images"),
         ({"images": ["images/fox.png"] * 4}, "0.images"),
@@ -180,6 +180,22 @@ def test_all_problems_of_a_file_are_reported(tmp_path: Path, characters: list[di
     assert (
         len(read_imported_prompts(tmp_path / "stories.jsonl", [], None, rejected).records) == 1 and len(rejected) == 3
     )
+
+
+def test_a_missing_image_is_named_with_its_key_and_a_remedy_and_hides_no_other_problem(
+    tmp_path: Path, characters: list[dict[str, Any]]
+) -> None:
+    (tmp_path / "folder.png").mkdir()
+    characters[0] |= {"name": "Wolf", "images": ["absent.png", "folder.png"]}
+    characters.append({"name": "Bear", "images": []})
+    with pytest.raises(DataError) as error:
+        read_sets(write_rows(tmp_path, row(characters)))
+    text = str(error.value)
+    for key, file in (("0.images.0 of Wolf", "absent.png"), ("0.images.1 of Wolf", "folder.png")):
+        problem = next(part for part in text.split("; ") if key in part)
+        assert str(tmp_path / file) in problem
+    assert text.count("correct its path") == 2
+    assert "0.name: no panel text names 'Wolf'" in text and "2.images" in text and "1.name" not in text
 
 
 def test_a_recipe_refuses_more_reference_images_than_its_family_accepts(

@@ -24,6 +24,16 @@ export function button(kind, pictures, index) {
   return made;
 }
 
+// Small pictures in a list, each with a button that removes it; letter(place) is shown on it.
+export function thumbs(pictures, remove, letter = null) {
+  return pictures.map(({ title }, place) => {
+    const away = make("button.away", { type: "button", textContent: "×", ariaLabel: `Remove ${title}` });
+    away.onclick = () => remove(place);
+    const mark = letter && make("span.letter", { textContent: letter(place) });
+    return make("li", {}, button(".thumb", pictures, place), mark, away);
+  });
+}
+
 // Files to pictures of the server's, one after the other; faults are said, and do not stop the others.
 export async function upload(files, say) {
   const names = [];

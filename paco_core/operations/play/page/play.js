@@ -1,12 +1,13 @@
-// The page: its three sections, the keys, and pictures that are pasted or dropped anywhere.
+// The page: its sections, the keys, and pictures that are pasted or dropped anywhere.
 import { $, on } from "./dom.js";
 import edit, * as editing from "./edit.js";
 import paint, * as painting from "./paint.js";
 import { takesDrops } from "./pictures.js";
 import score, * as scoring from "./score.js";
 import { GONE, Refused, ask } from "./server.js";
+import story, * as telling from "./story.js";
 
-const sections = { paint, score, edit };
+const sections = { paint, score, edit, story };
 const names = Object.keys(sections);
 let open = "paint";
 
@@ -25,12 +26,11 @@ function notice(text, urgent = false) {
   $("notice").classList.toggle("urgent", urgent);
 }
 
-// Pictures go to Edit when it is open, else to Score; those of Paint that are let go there stay where they are.
+// Pictures go to Edit or Story when it is open, else to Score; those of Paint and Story that are let go there stay.
 function take(names, files) {
-  if (names.length && open === "paint") return;
-  const where = open === "edit" ? "edit" : "score";
-  turn(where);
-  (where === "edit" ? editing : scoring).take(names, files);
+  if (names.length && ["paint", "story"].includes(open)) return;
+  if (open === "paint") turn("score");
+  ({ edit: editing, story: telling }[open] ?? scoring).take(names, files);
 }
 
 for (const name of names) $(`tab-${name}`).onclick = () => turn(name);
@@ -39,6 +39,7 @@ on("edit", () => turn("edit"));
 takesDrops($("tab-score"), (pictures, files) => (turn("score"), scoring.take(pictures, files)));
 takesDrops($("tab-edit"), (pictures, files) => (turn("edit"), editing.take(pictures, files)));
 document.addEventListener("dragover", (event) => event.preventDefault()); // or the browser would open what is dropped
+takesDrops($("tab-story"), (pictures, files) => (turn("story"), telling.take(pictures, files)));
 takesDrops(document.body, take);
 document.addEventListener("paste", (event) => {
   const files = [...(event.clipboardData?.files ?? [])];
@@ -61,10 +62,10 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const typing = event.target.matches("textarea, select");
+  const typing = event.target.matches("textarea, select, input[type=text]");
   if (typing && event.key === "Escape") return event.target.blur();
   if (typing) return;
-  if (["1", "2", "3"].includes(event.key)) turn(names[Number(event.key) - 1]);
+  if (["1", "2", "3", "4"].includes(event.key)) turn(names[Number(event.key) - 1]);
   else if (event.key === "?") explain();
   else return;
   event.preventDefault();
@@ -75,7 +76,7 @@ async function begin() {
     try {
       const about = await ask("/about");
       $("who").textContent = `paco play · ${about.project}`;
-      for (const part of [painting, scoring, editing]) part.offer(about);
+      for (const part of [painting, scoring, editing, telling]) part.offer(about);
       const untrained = ![...about.sets, ...about.edits].some((one) => one.trained);
       const faults = [
         untrained && "No policy is trained yet: only the model before training paints here.",

@@ -1,7 +1,7 @@
 // The section Score: pictures, compared two by two.
 import { Section } from "./section.js";
 import { $, bar, on, make, number, scored } from "./dom.js";
-import { upload, button, takesDrops } from "./pictures.js";
+import { upload, button, takesDrops, thumbs } from "./pictures.js";
 
 const MOST = 8;
 const letter = (place) => String.fromCharCode(65 + place);
@@ -16,15 +16,11 @@ function put(names) {
 
 function lay() {
   const pictures = tray.map((picture, place) => ({ picture, title: `Picture ${letter(place)}` }));
-  const cells = tray.map((_, place) => {
-    const away = make("button.away", { type: "button", textContent: "×", ariaLabel: `Remove picture ${letter(place)}` });
-    away.onclick = () => {
-      tray.splice(place, 1);
-      lay();
-    };
-    return make("li", {}, button(".thumb", pictures, place), make("span.letter", { textContent: letter(place) }), away);
-  });
-  $("tray").replaceChildren(...cells);
+  const remove = (place) => {
+    tray.splice(place, 1);
+    lay();
+  };
+  $("tray").replaceChildren(...thumbs(pictures, remove, letter));
   $("empty-tray").hidden = !tray.length;
 }
 

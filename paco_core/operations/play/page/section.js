@@ -1,4 +1,4 @@
-// What the three sections share: a form that becomes a job, its progress, and what it found.
+// The parts that all sections share: a form that becomes a job, its progress, and what it found.
 import { $, make } from "./dom.js";
 import { Refused, ask, watch } from "./server.js";
 
@@ -25,6 +25,10 @@ export class Section {
 
   get busy() {
     return this.job !== null;
+  }
+
+  clear() {
+    if (this.state.querySelector(".fault")) this.state.replaceChildren();
   }
 
   fault(text) {
