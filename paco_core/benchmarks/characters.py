@@ -19,10 +19,8 @@ from paco_core.benchmarks.statistics import Estimate
 from paco_core.benchmarks.tables import ResultTable, interval, signed
 from paco_core.data.pairs.characters import NEGATIVES, POSITIVE, HeldOutCase
 from paco_core.grpo.metrics import FEWEST_GROUPS, LEVEL
-from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.shapes import chunks
-from paco_core.reward_model.yes_probability import PairQuery
-from paco_core.rewards.characters import mean_over_images
+from paco_core.rewards.characters import character_query, mean_over_images
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,11 +59,7 @@ def score_cases(
     result = CaseScores(label, [])
     for part in chunks(rows, BATCH):
         queries = [
-            PairQuery(
-                panels.panel(reference),
-                panels.panel(cases[number].panel),
-                render_instruction("character", name=cases[number].character),
-            )
+            character_query(panels.panel(reference), panels.panel(cases[number].panel), cases[number].character)
             for number, reference in part
         ]
         for (number, _), score in zip(part, scorer.score(queries), strict=True):

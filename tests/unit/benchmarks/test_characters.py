@@ -137,3 +137,22 @@ def test_a_case_has_the_mean_over_the_images_of_its_character() -> None:
     assert sum(counts) == count_case_queries(cases) == 3
     embedded = score_case_embeddings("C", Embedder(), cases, Panels())
     assert embedded.scores == pytest.approx([math.cos(0.2), math.cos(0.8)])
+
+
+def test_an_image_of_a_character_has_at_most_the_pixels_of_the_panel_as_in_the_reward() -> None:
+    """A large photo takes no more tokens than in the training of the policy."""
+    sides = {"photo": (64, 36), "small": (3, 2), "panel": (16, 9)}
+    sizes: list[tuple[int, int]] = []
+
+    class Sized:
+        def panel(self, ref: str) -> Image.Image:
+            return Image.new("RGB", sides[ref])
+
+    class Recorder:
+        def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+            sizes.extend(image.size for query in queries for image in query.pictures)
+            return [Score(1.0)] * len(queries)
+
+    case = HeldOutCase("a", "u", "Mia", ["photo", "small"], "panel", POSITIVE)
+    assert score_cases("R", Recorder(), [case], Sized()).scores == [1.0]
+    assert sizes == [(16, 9), (16, 9), (3, 2), (16, 9)]
