@@ -76,40 +76,41 @@ MEMBERS: dict[str, Member] = {
         ModelCard(
             "flux",
             "Storybook FLUX",
-            "An ordinary `FluxPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 to "
-            "192 px: an autoencoder with factor 8 and 16 channels, two small text encoders, and a "
-            "transformer with guidance embedding.",
+            "A `FluxPipeline` with few parameters. It generates storybook sets as 2x2 grids of 64 to 192 px. It "
+            "contains an autoencoder (factor 8, 16 channels), two small text encoders, and a transformer with "
+            "guidance embedding.",
             "from diffusers import FluxPipeline\n\n"
             'pipeline = FluxPipeline.from_pretrained("data/zoo/flux")\n'
             "pipeline(prompt, height=64, width=64, num_inference_steps=10, max_sequence_length=40)",
-            "The autoencoder first: L1, L2, edges and opponent colours on panels of 32 to 64 px, encoded "
-            "singly, decoded singly and as grids. Then its decoder alone, with three residual blocks per level "
-            "instead of one, on panels of 32 to 96 px; half of the latents have noise of up to 0.15 of their "
-            "deviation. Transformer and text encoders together, by flow matching on the cached latents of every "
-            "panel, put together to 2x2 grids; sigma logit-normal, shifted by FLUX's own formula over 16 to 144 "
-            "tokens. Half of the training sets, and 70% of the last ones, stray from their prompt in a shared "
-            "trait. A place loss teaches the T5 which panel a word is about. Muon for hidden matrices and "
-            "convolutions, AdamW for the rest, cosine.",
-            "Imperfect on purpose: part of its sets are inconsistent, so that reinforcement has something to "
-            "gain. It reads storybook prompts in the 2x2 layout only; other layouts and sizes were never "
-            "seen; guidance was always 3.5, so other values have no meaning.",
+            "1. The autoencoder learns to reconstruct panels of 32 to 64 px (L1, L2, edges and opponent colors).\n2. "
+            "Its decoder is trained further, with three residual blocks per level, on panels of 32 to 96 px. Half of "
+            "the latents have noise of up to 0.15 of their standard deviation.\n3. The transformer and the text "
+            "encoders learn together by flow matching on the cached latents of 2x2 grids. Sigma is logit-normal, "
+            "shifted by FLUX's formula over 16 to 144 tokens. Half of the sets differ from their prompt in a shared "
+            "trait, and 70% of the sets in the last steps. A place loss teaches the T5 encoder which panel a word "
+            "describes.\n4. The same training continues for 4,500 steps, mostly on panels of 64 and 96 px. In this "
+            "part 65% of the sets differ from their prompt.\n\nMuon trains hidden matrices and convolutions, AdamW "
+            "the rest.",
+            "The errors of this model are intended: part of its sets are inconsistent, so reinforcement learning can "
+            "improve it. It supports storybook prompts in the 2x2 layout only. Guidance was always 3.5 in training, "
+            "so other values have no meaning.",
         ),
         _flux,
     ),
     "recogniser": Member(
         ModelCard(
             "recogniser",
-            "Storybook recogniser",
-            "A small convolutional network with one head a trait (species, colour, accessory, size, "
-            "scene, style). It plays the human annotator and measures gold consistency and following; it "
-            "is never a reward.",
+            "Storybook recognizer",
+            "A small convolutional network with one head per trait (species, color, accessory, size, scene, style). "
+            "It is the annotator of the demo, and it measures ground-truth consistency and prompt following. It is "
+            "never a reward.",
             "from paco_core.storybook.recogniser import Recogniser\n\n"
             'Recogniser.from_pretrained("data/zoo/recogniser")',
-            "Cross-entropy of every trait on drawings of 32 to 96 px, blurred, noisy and moved at random; then "
-            "on reconstructions by FLUX's autoencoder among them; then also on what FLUX paints, where its own "
-            "readings, averaged over 49 places of a picture and sharpened, are the target. AdamW, cosine.",
-            "It knows the six traits of the storybook world and nothing else; on any other picture it "
-            "names traits all the same.",
+            "Cross-entropy of each trait on drawings of 32 to 96 px with random blur, noise and shifts. Then "
+            "reconstructions by FLUX's autoencoder are added. Then images that FLUX generated are added. The target "
+            "of a generated image is the recognizer's own prediction, averaged over 49 shifts and sharpened. AdamW "
+            "with a cosine schedule.",
+            "It supports the six traits of the storybook only. For any other image, it still returns a trait.",
         ),
         _recogniser,
     ),
@@ -117,13 +118,14 @@ MEMBERS: dict[str, Member] = {
         ModelCard(
             "clip",
             "Storybook CLIP",
-            "An open_clip model of pictures and panel texts: the `clip_t` reward, and the text tower by "
-            "which prompts are diversified.",
+            "An open_clip model of images and panel texts. It computes the reward `clip_t`, and its text encoder "
+            "selects diverse prompts.",
             'import open_clip\n\nopen_clip.create_model_and_transforms("local-dir:data/zoo/clip")\n'
             'open_clip.get_tokenizer("local-dir:data/zoo/clip")',
-            "Symmetric contrast between panels and their own sentences, helped by throw-away trait heads; "
-            "drawings of 32 to 96 px, blurred, noisy and shifted at random. AdamW, cosine. Half precision on disk.",
-            "It knows the sentences of storybook panels; other words mean nothing to it.",
+            "Contrastive training on panels and their sentences, with temporary trait heads. The images are drawings "
+            "of 32 to 96 px with random blur, noise and shifts. AdamW with a cosine schedule. The weights are stored "
+            "in float16.",
+            "It supports the sentences of storybook panels only.",
         ),
         _clip,
     ),
@@ -131,20 +133,18 @@ MEMBERS: dict[str, Member] = {
         ModelCard(
             "qwen2_5_vl",
             "Storybook Qwen2.5-VL",
-            "A Qwen2.5-VL of few parameters, the base of the reward model: it describes panels and "
-            "compares one trait at a time.",
+            "A Qwen2.5-VL with few parameters. It is the base of the reward model. It describes panels and compares "
+            "one trait of two panels.",
             "from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration\n\n"
             'Qwen2_5_VLForConditionalGeneration.from_pretrained("data/zoo/qwen2_5_vl")\n'
             'AutoProcessor.from_pretrained("data/zoo/qwen2_5_vl")',
-            "The vision tower first, with throw-away trait heads; then which traits two panels share, read by "
-            "throw-away heads from inner states; then dialogues about one panel and about one trait of two "
-            "panels, in the sentence shapes of the real instructions, then with reconstructions among the "
-            "pictures, and in the end mostly with what FLUX paints, as the recogniser reads it. Some pairs are one "
-            "picture twice, some a picture before and after an edit, with questions about one trait of it. Muon. "
-            "Whether two panels are consistent overall, or an edit as it should be, is never asked: that is left to "
-            "the reward model.",
-            "Panels are read at 56 px (4 visual tokens); other sizes are scaled to it. Its language is "
-            "the storybook's.",
+            "1. The vision encoder learns the traits, with temporary heads.\n2. Temporary heads on hidden states "
+            "learn which traits two panels share.\n3. The complete model learns dialogues about one panel, or about "
+            "one trait of two panels, with the sentence forms of the real instructions. Reconstructions are added to "
+            "the images, and most images of the last steps are generated by FLUX and labeled by the recognizer. Some "
+            "pairs contain one image twice, and some contain an image before and after an edit.\n\nMuon. No dialogue "
+            "asks if two panels are consistent, or if an edit is correct. The reward model learns these answers.",
+            "Panels are resized to 56 px (4 visual tokens). It supports the language of the storybook only.",
         ),
         _vlm,
     ),
@@ -152,18 +152,20 @@ MEMBERS: dict[str, Member] = {
         ModelCard(
             "flux_kontext",
             "Storybook FLUX Kontext",
-            "An ordinary `FluxKontextPipeline` of few parameters that changes storybook panels of 64 and 128 px as an "
-            "instruction asks: the storybook FLUX, with the reference's latents beside the noisy ones.",
+            "A `FluxKontextPipeline` with few parameters. It edits storybook panels of 64 and 128 px by an "
+            "instruction. It is the storybook FLUX with the latents of a reference image as additional tokens.",
             "from diffusers import FluxKontextPipeline\n\n"
             'pipeline = FluxKontextPipeline.from_pretrained("data/zoo/flux_kontext")\n'
             'settings = {"height": 64, "width": 64, "max_area": 64 * 64, "num_inference_steps": 10}\n'
             'pipeline(panel, "Make the cat big.", _auto_resize=False, max_sequence_length=8, **settings)',
-            "Transformer and text encoders of the storybook FLUX, new words with new embeddings, trained on by flow "
-            "matching on edits of one trait, reference and picture of one size. 64 drawings at a time show every "
-            "combination of two words a trait, the character in one place: 384 edits. A quarter of the edits changes "
-            "a second shared trait unasked, a tenth nothing at all. Muon for hidden matrices, AdamW for the rest.",
-            "Imperfect on purpose, so that reinforcement has something to gain. It reads the storybook's instructions "
-            "only, and reference pictures of the size that is painted; guidance was always 3.5.",
+            "The transformer and text encoders of the storybook FLUX, with new embeddings for new words, are trained "
+            "on edits of one trait by flow matching. The reference and the image have the same size. 64 drawings at "
+            "a time show each combination of two words per trait, with the character at one position: 384 edits. A "
+            "quarter of the edits also changes a second shared trait, and a tenth changes nothing. Muon trains "
+            "hidden matrices, AdamW the rest.",
+            "The errors of this model are intended: some edits change a second trait, so reinforcement learning can "
+            "improve it. It supports the instructions of the storybook only, and references of the size of the "
+            "generated image. Guidance was always 3.5 in training.",
         ),
         _flux_kontext,
     ),
@@ -171,20 +173,21 @@ MEMBERS: dict[str, Member] = {
         ModelCard(
             "qwen_image_edit",
             "Storybook Qwen-Image-Edit",
-            "An ordinary `QwenImageEditPipeline` of few parameters that changes storybook panels of 64 and 128 px as "
-            "an instruction asks: Qwen-Image's video autoencoder on single pictures, a double-stream transformer, and "
-            "the lower half of the storybook Qwen2.5-VL to read panel and instruction.",
+            "A `QwenImageEditPipeline` with few parameters. It edits storybook panels of 64 and 128 px by an "
+            "instruction. It contains Qwen-Image's video autoencoder for single images, a double-stream transformer, "
+            "and the lower half of the storybook Qwen2.5-VL as its text encoder.",
             "from diffusers import QwenImageEditPipeline\n\n"
             'QwenImageEditPipeline.from_pretrained("data/zoo/qwen_image_edit")',
-            "The autoencoder first: L1, L2, edges and opponent colours on panels of 64 and 128 px; then its decoder "
-            "alone, with three residual blocks per level instead of one. Then the "
-            "transformer alone, by flow matching on edits of one trait, drawn as those of the storybook Kontext, with "
-            "one instruction in ten left empty. Its reader rests: two of the four language layers of the storybook "
-            "Qwen2.5-VL, and a tokenizer in which the pipeline's fixed opening takes the 64 tokens that it drops. "
-            "Muon for hidden matrices and convolutions, AdamW for the rest.",
-            "Imperfect on purpose, so that reinforcement has something to gain. It reads the storybook's instructions "
-            "only, and reference pictures of the size that is painted: `QwenImageEditPipeline.__call__` brings every "
-            "reference to a million pixels, so paint with the family `qwen_image_edit` of paco_core.policies.",
+            "1. The autoencoder learns to reconstruct panels of 64 and 128 px (L1, L2, edges and opponent "
+            "colors).\n2. Its decoder is trained further, with three residual blocks per level.\n3. The transformer "
+            "is trained by flow matching on edits of one trait, drawn as those of the storybook Kontext. One "
+            "instruction in ten is empty. The text encoder is not trained: it has two of the four language layers of "
+            "the storybook Qwen2.5-VL. Its tokenizer encodes the fixed beginning of the pipeline's template in the "
+            "64 tokens that the pipeline drops.\n\nMuon trains hidden matrices and convolutions, AdamW the rest.",
+            "The errors of this model are intended: some edits change a second trait, so reinforcement learning can "
+            "improve it. It supports the instructions of the storybook only, and references of the size of the "
+            "generated image. `QwenImageEditPipeline.__call__` resizes each reference to a million pixels, so "
+            "generate with the family `qwen_image_edit` of paco_core.policies.",
         ),
         _qwen_image_edit,
     ),
@@ -192,9 +195,9 @@ MEMBERS: dict[str, Member] = {
         ModelCard(
             "flux2_klein",
             "Storybook FLUX.2 [klein]",
-            "An ordinary `Flux2KleinPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 px, "
-            "panels of 64 px with up to four panels before them, and changes panels as an instruction asks, or as a "
-            "second picture shows: one model for all.",
+            "A `Flux2KleinPipeline` with few parameters. It generates storybook sets as 2x2 grids of 64 px. It "
+            "generates panels of 64 px with up to four preceding panels as references. It edits panels by an "
+            "instruction or by a second image.",
             "from diffusers import Flux2KleinPipeline\n\n"
             'pipeline = Flux2KleinPipeline.from_pretrained("data/zoo/flux2_klein")\n'
             'settings = {"height": 64, "width": 64, "num_inference_steps": 10, "guidance_scale": 1.0}\n'
@@ -202,20 +205,22 @@ MEMBERS: dict[str, Member] = {
             'pipeline(prompt="Make the cat big.", image=panel, max_sequence_length=13, **settings)\n'
             'text = "Replace the cat with the animal of the second picture."\n'
             "pipeline(prompt=text, image=[panel, other], max_sequence_length=13, **settings)",
-            "The storybook FLUX's autoencoder with a batch norm in place of scaling and shift, its statistics taken "
-            "over drawings. Transformer and text encoder from nothing, by flow matching on cached latents: sets as "
-            "those of the storybook FLUX (half of them stray from their prompt) and edits as those of the storybook "
-            "Kontext, in turn, one prompt in ten left empty. Sigma logit-normal, shifted as the pipeline shifts it for "
-            "ten steps. A place loss teaches the text encoder which panel a word is about. The pipeline reads a Qwen3 "
-            "at layers 9, 18 and 27: three layers are trained, the others pass their input on. Then on from these "
-            "weights, half of the steps edits, the others sets, panels of stories with none to four of those before "
-            "them (of half of the stories some panels are off in a shared trait), and edits that take a trait from a "
-            "second picture; and once more on the same with more edits. Muon for hidden matrices, AdamW for the rest; "
-            "the rate falls fast in the last steps of all three.",
-            "Imperfect on purpose, so that reinforcement has something to gain, and trained for a fraction of the "
-            "storybook FLUX's time. It reads storybook prompts and instructions only, at 64 px, with references of "
-            "64 px: none to four for a panel of a story, one or two for an edit. Prompts of sets take 45 tokens, those "
-            "of panels 17 and instructions 13, padding included.",
+            "The autoencoder is that of the storybook FLUX, with a batch norm in place of scaling and shift. Its "
+            "statistics are those of drawings. The transformer and the text encoder are trained from random weights "
+            "by flow matching on cached latents.\n\n1. Batches of sets (as for the storybook FLUX: half of them "
+            "differ from their prompt) and of edits (as for the storybook Kontext) alternate. One prompt in ten is "
+            "empty. Sigma is logit-normal, shifted as in the pipeline for ten steps. A place loss teaches the text "
+            "encoder which panel a word describes. The pipeline reads layers 9, 18 and 27 of a Qwen3: three layers "
+            "are trained, and the others return their input.\n2. The training continues. Half of the steps are "
+            "edits. The others are sets, panels of stories with zero to four preceding panels, and edits that copy a "
+            "trait from a second image. In half of the stories some panels have a wrong shared trait.\n3. The "
+            "training continues on the same data with more edits.\n\nMuon trains hidden matrices, AdamW the rest. "
+            "The learning rate falls fast in the last steps of each part.",
+            "The errors of this model are intended: part of its sets and stories are inconsistent, so reinforcement "
+            "learning can improve it. Its training was shorter than that of the storybook FLUX. It supports "
+            "storybook prompts and instructions only, at 64 px. References have 64 px: zero to four for a panel of a "
+            "story, one or two for an edit. Prompts of sets have 45 tokens with padding, prompts of panels 17, and "
+            "instructions 13.",
         ),
         _flux2_klein,
     ),

@@ -89,12 +89,12 @@ license: {LICENCE.lower()}
 {card.recipe}
 
 Seed {card.seed}; {minutes:.0f} minutes of training on {MACHINE}; {parameters / 1e6:.2f} M parameters in \
-{weights / 1e6:.1f} MB. `paco zoo build {card.member}` trains it again, `paco zoo check {card.member}` \
-measures it again.
+{weights / 1e6:.1f} MB. To train it again, run `paco zoo build {card.member}`. To measure it again, run \
+`paco zoo check {card.member}`.
 
-## Figures
+## Metrics
 
-| figure | value |
+| metric | value |
 |---|---|
 {rows}
 
@@ -102,6 +102,6 @@ measures it again.
 
 {card.limits}
 
-Licence: {LICENCE}. The training pictures and texts are made by this project's own code.
+License: {LICENCE}. The code of this project draws the training images and writes the training texts.
 """
     write_text(folder / "README.md", text)

@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,52 @@ from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 from zoo.fitting import Log, Schedule, fit_pipeline
 from zoo.text import MAX_LENGTH, build_tokenizer
 
-SCHEDULE = Schedule(steps=8000, learning_rate=2e-2, warmup=60, checkpoint_every=200)
-#: Panel size in pixels, pictures a batch (about 1,800 tokens), share of the steps. A 2x2 grid has twice the size.
-SIZES = ((32, 32, 0.2), (48, 24, 0.15), (64, 17, 0.35), (96, 9, 0.3))
+#: Grids per batch by the size of a panel in pixels: about 1,800 tokens per batch. A 2x2 grid has twice the size.
+COUNTS = {32: 32, 48: 24, 64: 17, 96: 9}
 CONSISTENT_SHARE = 0.5  # of the training sets; the rest strays from its prompt
-LAST_STEPS, LAST_SHARE = 700, 0.3  # at the end, more sets differ from their prompt, so RL can improve the model
 STRAYING = {"colour": 0.45, "species": 0.25, "accessory": 0.2, "style": 0.1}
 SHIFT = {"base_image_seq_len": 16, "max_image_seq_len": 144, "base_shift": 0.5, "max_shift": 1.15}
 GUIDANCE = 3.5
 PLACE_WEIGHT = 0.1
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One part of the training.
+
+    Args:
+        name: the folder of its checkpoints.
+        sizes: share of the steps by the size of a panel in pixels.
+        consistent: share of the training sets that agree with their prompt.
+        last_steps: number of steps at the end in which ``last_consistent`` replaces ``consistent``.
+        seed: number of the first batch.
+    """
+
+    name: str
+    schedule: Schedule
+    sizes: dict[int, float]
+    consistent: float
+    last_steps: int = 0
+    last_consistent: float = 0.0
+    seed: int = 0
+
+
+FIRST = Phase(
+    "",
+    Schedule(steps=8000, learning_rate=2e-2, warmup=60, checkpoint_every=200),
+    {32: 0.2, 48: 0.15, 64: 0.35, 96: 0.3},
+    consistent=CONSISTENT_SHARE,
+    last_steps=700,  # at the end, more sets differ from their prompt, so RL can improve the model
+    last_consistent=0.3,
+)
+#: Mostly large panels: after the first phase, the parts of a figure are mixed at 64 and 96 px.
+SECOND = Phase(
+    "second",
+    Schedule(steps=4500, learning_rate=8e-3, warmup=60, checkpoint_every=100),
+    {32: 0.1, 48: 0.05, 64: 0.3, 96: 0.55},
+    consistent=0.35,
+    seed=20_000,
+)
 
 
 def shift_mu(tokens: int) -> float:
@@ -182,15 +220,16 @@ def place_loss(embedded: torch.Tensor, ids: torch.Tensor, tokenizer: Any) -> tor
     return functional.cross_entropy(embedded[..., :4][inside], started[inside] - 1)
 
 
-def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int) -> torch.Tensor:
+def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int, phase: Phase) -> torch.Tensor:
     """Scalar: flow matching on a batch of grids of one size (squared error of the velocity), and the place loss."""
-    rng = random.Random(step)
-    share = CONSISTENT_SHARE if step < SCHEDULE.steps - LAST_STEPS else LAST_SHARE
-    size, count, _ = rng.choices(SIZES, [share for _, _, share in SIZES])[0]
+    rng = random.Random(phase.seed + step)
+    share = phase.consistent if step < phase.schedule.steps - phase.last_steps else phase.last_consistent
+    size = rng.choices(list(phase.sizes), list(phase.sizes.values()))[0]
+    count = COUNTS[size]
     sets = [random_set(rng.randrange(len(KINDS)), 4, rng) for _ in range(count)]
     prompts = [compose_storybook_prompt(panels, "2x2", kind).prompt for kind, panels in sets]
     latents = torch.stack([pool.grid(size, perturbed_panels(panels, rng, share), rng) for _, panels in sets])
-    generator = torch.Generator().manual_seed(step)
+    generator = torch.Generator().manual_seed(phase.seed + step)
     side = latents.shape[-1]
     packed = FluxPipeline._pack_latents(latents, count, 16, side, side)
     logits = torch.randn(count, generator=generator)
@@ -215,24 +254,24 @@ def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int) -> torch.
 def build_flux(work: Path, out: Path, log: Log = print) -> None:
     """Train (or resume) the small FLUX and save it to ``out``. The autoencoder is in ``work/../vae``."""
     vae = AutoencoderKL.from_pretrained(work.parent / "vae" / "final").eval()
-    sizes = [size for size, _, _ in SIZES]
-    pool = LatentPool.build(lambda pixels: encode(vae, pixels), sizes, work / "latents.safetensors", log)
+    pool = LatentPool.build(lambda pixels: encode(vae, pixels), list(COUNTS), work / "latents.safetensors", log)
     torch.manual_seed(0)
     parts = torch.nn.ModuleDict(new_parts())
     tokenizer = build_tokenizer()
     count = sum(parameter.numel() for parameter in parts["transformer"].parameters())
     log(f"flux: transformer of {count / 1e6:.2f} M parameters, {math.prod(map(len, VOCABULARY.values()))} panels")
 
-    fit_pipeline(
-        parts,
-        lambda step: flow_loss(parts, tokenizer, pool, step),
-        SCHEDULE,
-        work,
-        out,
-        log,
-        hidden=is_hidden,
-        pipeline=lambda: pipeline(dict(parts.items()), vae),
-    )
+    for phase in (FIRST, SECOND):
+        fit_pipeline(
+            parts,
+            partial(flow_loss, parts, tokenizer, pool, phase=phase),
+            phase.schedule,
+            work / phase.name,
+            out,
+            log,
+            hidden=is_hidden,
+            pipeline=lambda: pipeline(dict(parts.items()), vae),
+        )
 
 
 def is_hidden(name: str, weight: torch.Tensor) -> bool:
