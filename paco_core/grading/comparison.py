@@ -155,10 +155,10 @@ def _warnings(table: pd.DataFrame, base: pd.DataFrame) -> list[str]:
 
 
 def _overtrained(candidates: Sequence[Candidate], tables: Mapping[str, pd.DataFrame], main: str) -> dict[str, str]:
-    """Adapters whose text following fell while the main measure rose, compared with an earlier step of their training.
+    """Adapters whose text following fell, compared with an earlier step of their training.
 
     The earlier step is the one with the best text following. Text following fell if the 95% interval of the paired
-    difference is below zero.
+    difference is below zero. The main measure may rise (the adapter ignores the prompt) or fall, too (it forgets).
     """
     trainings: dict[str, list[Candidate]] = defaultdict(list)
     for candidate in sorted(candidates, key=lambda candidate: math.inf if candidate.step is None else candidate.step):
@@ -170,9 +170,9 @@ def _overtrained(candidates: Sequence[Candidate], tables: Mapping[str, pd.DataFr
             earlier = max(training[:place], key=lambda other: _order(tables[other.name][TEXT]))
             now, before = tables[candidate.name], tables[earlier.name]
             fall = estimate_difference(now[TEXT], before[TEXT])
-            rise = estimate_difference(now[main], before[main])
-            if fall.high < 0 < rise.mean:
+            change = estimate_difference(now[main], before[main])
+            if fall.high < 0:
                 texts[candidate.name] = (
-                    f"over-training: text following {fall.mean:+.3f} and {main} {rise.mean:+.3f} since {earlier.name}"
+                    f"over-training: text following {fall.mean:+.3f} and {main} {change.mean:+.3f} since {earlier.name}"
                 )
     return texts
