@@ -41,6 +41,8 @@ CASES: dict[str, tuple[str, Callable[[Path], Path], str | None]] = {
     "z_image": ("z_image", tiny_pipelines.z_image, None),
     "klein": ("flux2_klein", tiny_pipelines.flux2_klein, "sets"),
     "klein_edit": ("flux2_klein", tiny_pipelines.flux2_klein, "edits"),
+    "flux3": ("flux3_klein", tiny_pipelines.flux3_klein, "sets"),
+    "flux3_edit": ("flux3_klein", tiny_pipelines.flux3_klein, "edits"),
 }
 NOISE: dict[str, dict[str, Any]] = {
     "ppo": {"noise_steps": [1], "dynamics": "flow_sde"},

@@ -19,7 +19,7 @@ from paco_core.config.params_base import (
     Section,
     Seed,
 )
-from paco_core.config.references import PipelineRef, UserFile
+from paco_core.config.references import PolicyRef, UserFile
 
 EditQuestion = Literal["edit_consistency", "edit_following"]  # templates of reward_model/instructions.py
 
@@ -90,7 +90,7 @@ class EditPainter(Section):
 
     family: Family
     """Model family."""
-    model: PipelineRef
+    model: PolicyRef
     """Image editor (folder or hub ID)."""
     guidance: Number
     """Guidance scale."""

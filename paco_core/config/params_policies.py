@@ -30,7 +30,7 @@ from paco_core.config.params_base import (
 from paco_core.config.params_losses import OFFLINE
 from paco_core.config.params_rewards import RewardSet, validate_hack_meter, validate_reward_names
 from paco_core.config.params_training import PolicyTraining
-from paco_core.config.references import AdapterRef, PipelineRef, PreferencesFolder, UserFile, WeightsRef
+from paco_core.config.references import AdapterRef, PolicyRef, PreferencesFolder, UserFile, WeightsRef
 from paco_core.config.registered import registered
 from paco_core.io.files import DataError, checked_name
 from paco_core.io.messages import did_you_mean
@@ -74,7 +74,7 @@ class PolicyRecipe(PolicyTraining):
     task: Literal["sets", "edits"] | None = None
     """Training task: sets or edits. `null` uses the task of the model family, or `sets` if the family supports both
     tasks."""
-    model: PipelineRef
+    model: PolicyRef
     """Image generator (hub ID, or folder in the layout of diffusers)."""
     transformer: WeightsRef | None = None
     """Transformer weights in one `.safetensors` file, as image tools ship them (file, or folder with only this file).

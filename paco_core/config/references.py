@@ -18,11 +18,12 @@ from paco_core.io.files import DataError, inside, read_jsonl
 from paco_core.io.home import expand_home
 from paco_core.io.messages import did_you_mean
 from paco_core.models.content import content_of
+from paco_core.models.pipeline_index import INDEXES, ORDINARY
 
 EXPANDED = AfterValidator(expand_home)
 
 
-Layout = tuple[str, str]  # the file that a model's folder must contain, and what such a folder is
+Layout = tuple[tuple[str, ...], str]  # files, of which a model's folder must contain one, and what such a folder is
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,15 @@ class Names:
     layout: Layout | None = None
 
 
-PIPELINE = ("model_index.json", "a folder in the layout of diffusers")
-NETWORK = ("config.json", "a folder in the layout of transformers, with tokenizer and safetensors files")
-ADAPTER = ("adapter_config.json", "a folder in the layout of PEFT")
-CLIP = ("open_clip_config.json", "a folder in the layout of open_clip, with safetensors files")
+PIPELINE = ((ORDINARY,), "a folder in the layout of diffusers")
+POLICY = (INDEXES, PIPELINE[1])
+NETWORK = (("config.json",), "a folder in the layout of transformers, with tokenizer and safetensors files")
+ADAPTER = (("adapter_config.json",), "a folder in the layout of PEFT")
+CLIP = (("open_clip_config.json",), "a folder in the layout of open_clip, with safetensors files")
 
 ModelRef = Annotated[str, Names("model"), EXPANDED]  # a folder of the project, or a model of a hub
-PipelineRef = Annotated[str, Names("model", layout=PIPELINE), EXPANDED]
+PipelineRef = Annotated[str, Names("model", layout=PIPELINE), EXPANDED]  # not modular
+PolicyRef = Annotated[str, Names("model", layout=POLICY), EXPANDED]  # of a family of policies, which may be modular
 NetworkRef = Annotated[str, Names("model", layout=NETWORK), EXPANDED]
 ClipRef = Annotated[str, Names("model", layout=CLIP), EXPANDED]
 WeightsRef = Annotated[str, Names("weights"), EXPANDED]  # a safetensors file, or a folder with only one
@@ -94,12 +97,12 @@ class Reference:
 
 def layout_fault(root: Path, value: str, layout: Layout) -> str | None:
     """What is wrong with the layout of a model that is there; None if it is right, or nothing is there."""
-    path, (marker, description) = root / value, layout
-    if not path.exists() or (path / marker).is_file():
+    path, (markers, description) = root / value, layout
+    if not path.exists() or any((path / marker).is_file() for marker in markers):
         return None
     files = [path] if path.is_file() else list(path.glob("*.safetensors"))
-    if layout != PIPELINE or len(files) != 1 or files[0].suffix != ".safetensors":
-        return f"{value} has no {marker}; expected {description}, or a hub id"
+    if layout not in (PIPELINE, POLICY) or len(files) != 1 or files[0].suffix != ".safetensors":
+        return f"{value} has no {' or '.join(markers)}; expected {description}, or a hub id"
     return (
         f"{value} is one file of weights, expected {description}; in a recipe, set its key transformer to this path, "
         "and model to the folder or hub id of the other parts. Elsewhere, load the file with diffusers "

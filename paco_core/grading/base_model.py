@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from huggingface_hub import hf_hub_download
+from huggingface_hub import snapshot_download
 
 from paco_core.config.references import is_folder, model_at, weights_file
-from paco_core.io.files import DataError, read_json
+from paco_core.io.files import DataError
 from paco_core.io.messages import did_you_mean
 from paco_core.models.content import content_of
 from paco_core.models.hub import from_hub
+from paco_core.models.pipeline_index import INDEXES, find_index, read_index
 from paco_core.policies.base import load_policy
 from paco_core.policies.families import FAMILIES, family_of, is_distilled
 from paco_core.sampling.origin import ModelVersion
@@ -142,13 +143,13 @@ def _device(params: Params | None) -> tuple[str, str]:
 
 def _family(model: Path | str) -> str:
     """The family of a pipeline that generates from text."""
-    index = Path(model) / "model_index.json"
-    if isinstance(model, Path) and not index.is_file():
-        raise DataError(f"{model}: there is no diffusers pipeline (no model_index.json); name its folder")
-    if not index.is_file():
+    folder = Path(model)
+    if isinstance(model, Path) and find_index(folder) is None:
+        raise DataError(f"{model}: there is no diffusers pipeline (no {' or '.join(INDEXES)}); name its folder")
+    if find_index(folder) is None:
         with from_hub(model):
-            index = Path(hf_hub_download(str(model), "model_index.json"))
-    pipeline = read_json(index).get("_class_name")
+            folder = Path(snapshot_download(str(model), allow_patterns=list(INDEXES)))
+    pipeline = read_index(folder).get("_class_name")
     name = next((name for name, family in FAMILIES.items() if family.pipeline == pipeline), None)
     if name is None or FAMILIES[name].references[0]:
         supported = ", ".join(family.pipeline for family in FAMILIES.values() if not family.references[0])

@@ -18,6 +18,7 @@ from paco_core.grpo.sizes import ImageGrid, grids_of
 from paco_core.grpo.trainer import RunContext
 from paco_core.models.benchmark_section import pending_section
 from paco_core.models.licence import base_front
+from paco_core.models.modular import loading_code
 from paco_core.models.precision import weights_format
 from paco_core.policies.base import Policy, Size
 from paco_core.policies.families import family_of, max_predecessors
@@ -166,12 +167,13 @@ def _noise_name(recipe: PolicyRecipe) -> str:
 
 def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: str) -> str:
     """Python that loads the adapter and generates an image for the record at the largest evaluation size."""
-    pipeline_class, edits, before = family_of(recipe.family).pipeline, policy.edits, max_predecessors(recipe)
+    edits, before = policy.edits, max_predecessors(recipe)
+    class_name, load = loading_code(family_of(recipe.family).pipeline, recipe.model, weights_format(recipe.dtype))
     grid = grids_of(recipe, [record], max(recipe.eval_sizes), policy.multiple)[0]
     settings = grid.part_size, recipe.eval_steps, recipe.guidance, recipe.max_sequence_length
     imports = [
         "import torch",
-        f"from diffusers import {pipeline_class}",
+        f"from diffusers import {class_name}",
         *(["from PIL import Image"] if edits or before else []),
     ]
     single = [
@@ -180,7 +182,7 @@ def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: 
         policy.example(*settings),
     ]
     lines = [
-        f"pipeline = {pipeline_class}.from_pretrained({recipe.model!r}, dtype={weights_format(recipe.dtype)})",
+        *load,
         f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
         *([] if recipe.device == "cpu" else [f"pipeline.to({recipe.device!r})"]),
         *(_story(record, before, grid, policy, settings, place) if before else single),

@@ -32,7 +32,12 @@ from paco_core.models.licence import licence_front
 from paco_core.policies.base import Policy, Size, load_recipe_policy
 from paco_core.policies.compiled import compile_blocks, validate_compile
 from paco_core.policies.encodings import cache_folder
-from paco_core.policies.families import max_predecessors, validate_story_panels, validate_text_window
+from paco_core.policies.families import (
+    max_predecessors,
+    validate_sharding,
+    validate_story_panels,
+    validate_text_window,
+)
 from paco_core.policies.truncation import log_truncations, truncations_by_id
 from paco_core.rewards import registry
 from paco_core.rewards.sources import Sources
@@ -110,7 +115,9 @@ def validate_recipe(
     """
     validate_story_panels(recipe)
     validate_optimizer(recipe.optimizer)
-    validate_compile(recipe.compile, sharded=world_size > 1 and uses_fsdp2())
+    sharded = world_size > 1 and uses_fsdp2()
+    validate_sharding(recipe.family, sharded)
+    validate_compile(recipe.compile, sharded=sharded)
     validate_whole_groups(whole_groups, recipe, world_size)
     if multiple is not None:
         validate_sizes([*split.trained, *split.unseen], recipe, multiple)

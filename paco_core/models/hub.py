@@ -11,6 +11,7 @@ from huggingface_hub import constants, errors, snapshot_download
 from safetensors import SafetensorError
 
 from paco_core.io.files import DataError
+from paco_core.models.pipeline_index import INDEXES, find_index, read_index
 
 MODEL_CONFIGS = ("config.json", "open_clip_config.json", "adapter_config.json")
 LOGIN = "log in with `hf auth login`, or put a token into HF_TOKEN"
@@ -39,7 +40,7 @@ def revision(name: str) -> str:
     As in loading, the cache is used if the hub cannot be reached.
     """
     try:
-        return Path(snapshot_download(name.removeprefix("hf-hub:"), allow_patterns=["model_index.json"])).name
+        return Path(snapshot_download(name.removeprefix("hf-hub:"), allow_patterns=list(INDEXES))).name
     except (OSError, ValueError, errors.HfHubHTTPError):  # loading it fails too, with the cause
         return ""
 
@@ -58,15 +59,15 @@ def cached_snapshot(name: str, skipped: Collection[str] = ()) -> Path | None:
         return None
     try:
         return folder if _is_complete(folder, skipped) else None
-    except (LookupError, TypeError, ValueError):  # a damaged index
+    except (DataError, LookupError, TypeError, ValueError):  # a damaged index
         return None
 
 
 def _is_complete(folder: Path, skipped: Collection[str]) -> bool:
-    index, models = folder / "model_index.json", [folder]
-    if index.is_file():
-        parts = json.loads(index.read_text(encoding="utf-8"))
-        part_names = {name for name, entry in parts.items() if isinstance(entry, list) and entry[0] is not None}
+    models = [folder]
+    if find_index(folder) is not None:
+        entries = read_index(folder).items()
+        part_names = {name for name, entry in entries if isinstance(entry, list) and entry[0] is not None}
         models = [folder / name for name in part_names - set(skipped)]
     return all(model.is_dir() and _has_weights(model) for model in models)
 

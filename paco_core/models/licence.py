@@ -12,12 +12,19 @@ _FLUX = {
     "license_name": "flux-1-dev-non-commercial-license",
     "license_link": "https://huggingface.co/black-forest-labs/FLUX.1-dev/blob/main/LICENSE.md",
 }
+_FLUX3 = {
+    "license": "other",
+    "license_name": "flux-kommunity-license",
+    "license_link": "https://huggingface.co/black-forest-labs/flux-3-image-klein/blob/main/LICENSE.md",
+}
 #: Licences of hub models, from their cards.
 HUB: dict[str, dict[str, str]] = {
     "black-forest-labs/FLUX.1-dev": _FLUX,
     "black-forest-labs/FLUX.1-Kontext-dev": _FLUX,
     "black-forest-labs/FLUX.2-klein-4B": {"license": "apache-2.0"},
     "black-forest-labs/FLUX.2-klein-base-4B": {"license": "apache-2.0"},
+    "black-forest-labs/flux-3-image-klein": _FLUX3,
+    "black-forest-labs/flux-3-image-klein-base": _FLUX3,
     "Tongyi-MAI/Z-Image": {"license": "apache-2.0"},
     "Tongyi-MAI/Z-Image-Turbo": {"license": "apache-2.0"},
     "Qwen/Qwen-Image": {"license": "apache-2.0"},

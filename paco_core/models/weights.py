@@ -23,6 +23,8 @@ from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.messages import sentence
 from paco_core.models.hub import explain_hub_error, from_hub
+from paco_core.models.modular import OPTIONAL, build_modular, component_classes, download_modular, is_modular
+from paco_core.models.pipeline_index import read_index
 from paco_core.models.size import numbers_in, validate_model_size
 
 READING = (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError)
@@ -246,12 +248,26 @@ def _first_of(names: list[str]) -> str:
 
 
 def _part_classes(pipeline_class: Any, folder: Path) -> dict[str, Any]:
-    with reading(folder / "model_index.json"):
-        return {name: _import_class(entry) for name, entry in pipeline_class.load_config(folder).items()}
+    with reading(folder / pipeline_class.config_name):
+        classes = {name: _import_class(entry) for name, entry in read_index(folder).items()}
+    if not is_modular(pipeline_class):
+        return classes
+    parts = {name: classes.get(name) or component for name, component in component_classes(pipeline_class).items()}
+    return parts | {name: classes[name] for name in OPTIONAL & classes.keys()}
+
+
+def _validate_part(pipeline_class: Any, folder: Path, name: str) -> None:
+    """Raise DataError if a folder lacks a part, which the index of a modular pipeline may load from elsewhere."""
+    if is_modular(pipeline_class) and not (folder / name).is_dir():
+        raise DataError(
+            f"{folder}: the folder has no part {name}, which a {pipeline_class.__name__} needs; if its "
+            f"{pipeline_class.config_name} loads it from another repository, download it into {folder / name}"
+        )
 
 
 def load_part(pipeline_class: Any, folder: Path, name: str, dtype: torch.dtype, **options: Any) -> Any:
     """Load one model of a diffusers pipeline's folder by :func:`load_model`."""
+    _validate_part(pipeline_class, folder, name)
     return load_model(_part_classes(pipeline_class, folder)[name], folder / name, dtype=dtype, **options)
 
 
@@ -268,6 +284,7 @@ def load_pipeline(pipeline_class: Any, folder: Path, dtype: torch.dtype, deferre
     for name, part in _part_classes(pipeline_class, folder).items():
         if name in deferred:
             continue
+        _validate_part(pipeline_class, folder, name)
         if part is not None and issubclass(part, torch.nn.Module):
             parts[name] = load_model(part, folder / name, dtype=dtype)
         elif part is not None:
@@ -276,7 +293,20 @@ def load_pipeline(pipeline_class: Any, folder: Path, dtype: torch.dtype, deferre
             with reading(folder / name):
                 parts[name] = part.from_pretrained(folder / name)
     with reading(folder):
+        if is_modular(pipeline_class):
+            return build_modular(pipeline_class, parts)
         return pipeline_class.from_pretrained(folder, **parts, dtype=dtype)
+
+
+def download_pipeline(pipeline_class: Any, model: str, skipped: Collection[str] = ()) -> Path:
+    """Download the folder of a pipeline from its hub repository.
+
+    Args:
+        skipped: parts that are not needed.
+    """
+    if is_modular(pipeline_class):
+        return Path(download_modular(pipeline_class, model, skipped))
+    return Path(pipeline_class.download(model, **dict.fromkeys(skipped)))
 
 
 def _import_class(entry: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from paco_core.data.records.records import split_panels
 from paco_core.io.files import DataError, read_json
+from paco_core.models.pipeline_index import read_index
 from paco_core.planning.planned_prompts import candidates
 from paco_core.policies.families import family_of
 from paco_core.policies.windows import find_main_tokenizer, prompt_frame
@@ -93,8 +94,7 @@ def _records(params: Params, recipe: PolicyRecipe, planned: PlannedPrompts, root
 
 def _generator(key: str, recipe: PolicyRecipe, root: Path, texts: Sequence[str]) -> Iterator[_Reader]:
     folder = root / recipe.model
-    index = folder / "model_index.json"
-    if index.is_file() and (name := find_main_tokenizer(read_json(index))) is not None:
+    if (name := find_main_tokenizer(read_index(folder))) is not None:
         frame = prompt_frame(family_of(recipe.family).pipeline, folder / name)
         yield _Reader(key, folder / name / "tokenizer.json", recipe.max_sequence_length, texts, frame)
 

@@ -28,6 +28,10 @@ FLUX2: dict[str, Any] = {
 }  # fmt: skip
 KLEIN_4B = FLUX2 | {"num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "joint_attention_dim": 7680}
 KLEIN_9B = FLUX2 | {"num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "joint_attention_dim": 12288}
+FLUX3_KLEIN: dict[str, Any] = {
+    "_class_name": "Flux3Transformer2DModel", "in_channels": 128, "cond_in_channels": 128, "num_layers": 5,
+    "num_single_layers": 28, "num_attention_heads": 24, "attention_head_dim": 128, "joint_attention_dim": 20480,
+}  # fmt: skip
 QWEN: dict[str, Any] = {
     "_class_name": "QwenImageTransformer2DModel", "in_channels": 64, "out_channels": 16, "num_layers": 60,
     "num_attention_heads": 24, "attention_head_dim": 128, "joint_attention_dim": 3584, "guidance_embeds": False,
@@ -79,6 +83,7 @@ class ModelConfig:
 
 _FLUX, _FLUX2_VAE = ModelConfig(FLUX, FLUX_VAE), {"_class_name": "AutoencoderKLFlux2"}
 _KLEIN_4B, _KLEIN_9B = ModelConfig(KLEIN_4B, _FLUX2_VAE), ModelConfig(KLEIN_9B, _FLUX2_VAE)
+_FLUX3_KLEIN = ModelConfig(FLUX3_KLEIN, _FLUX2_VAE)
 _Z_IMAGE = ModelConfig(Z_IMAGE, FLUX_VAE)
 _QWEN = ModelConfig(QWEN, {"_class_name": "AutoencoderKLQwenImage"}, text_patch=28)
 PUBLIC = {
@@ -88,6 +93,7 @@ PUBLIC = {
     "black-forest-labs/FLUX.2-klein-4B": _KLEIN_4B,
     "black-forest-labs/FLUX.2-klein-base-9B": _KLEIN_9B,
     "black-forest-labs/FLUX.2-klein-9B": _KLEIN_9B,
+    "black-forest-labs/flux-3-image-klein-base": _FLUX3_KLEIN,
     "Qwen/Qwen-Image": _QWEN,
     "Qwen/Qwen-Image-2512": _QWEN,
     "Qwen/Qwen-Image-Edit": _QWEN,
@@ -105,6 +111,7 @@ HUB_GB = {
     "black-forest-labs/FLUX.2-klein-base-4B": 16.0,
     "black-forest-labs/FLUX.2-klein-9B": 34.5,  # 9.0 B and 8.2 B
     "black-forest-labs/FLUX.2-klein-base-9B": 34.5,
+    "black-forest-labs/flux-3-image-klein-base": 20.3,  # 5.6 B and 4.4 B (Qwen3-VL-4B)
     "Tongyi-MAI/Z-Image": 20.5,  # 6.2 B in the transformer, 4.0 B in the text encoder
     "Tongyi-MAI/Z-Image-Turbo": 20.5,
     "Qwen/Qwen-Image": 57.7,  # the same parts as the editor's

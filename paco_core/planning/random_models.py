@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 import math
+from typing import Any
 
 import diffusers
 import torch
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.io.files import DataError
+from paco_core.models.modular import build_modular, is_modular
 from paco_core.models.precision import weights_format
 from paco_core.planning.models import ModelConfig
 from paco_core.policies.base import Size, sized_name
@@ -40,12 +42,8 @@ def build_policy(recipe: PolicyRecipe, config: ModelConfig, device: str) -> Pipe
     finally:
         torch.set_default_dtype(dtype)
     parts["scheduler"] = diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
-    pipeline = getattr(diffusers, family.pipeline)
-    arguments = inspect.signature(pipeline.__init__).parameters.values()
-    required = [argument for argument in arguments if argument.default is inspect.Parameter.empty]
-    missing = [argument.name for argument in required if argument.name != "self"]
     policy: PipelinePolicy = family.load_class()(
-        pipeline(**{**dict.fromkeys(missing), **parts}),
+        _assemble(getattr(diffusers, family.pipeline), parts),
         device,
         task=recipe.task,
         reference_size=recipe.reference_size,
@@ -54,12 +52,26 @@ def build_policy(recipe: PolicyRecipe, config: ModelConfig, device: str) -> Pipe
     return policy
 
 
+def _assemble(pipeline_class: Any, parts: dict[str, Any]) -> Any:
+    """A pipeline of these parts, without the other parts that it needs."""
+    if is_modular(pipeline_class):
+        return build_modular(pipeline_class, parts)
+    arguments = inspect.signature(pipeline_class.__init__).parameters.values()
+    required = [argument for argument in arguments if argument.default is inspect.Parameter.empty]
+    missing = [argument.name for argument in required if argument.name != "self"]
+    return pipeline_class(**{**dict.fromkeys(missing), **parts})
+
+
 def _build(model: str, part: str, config: dict[str, object]) -> torch.nn.Module:
     name = str(config["_class_name"])
     try:
         module: torch.nn.Module = getattr(diffusers, name).from_config(config)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{model}: diffusers {diffusers.__version__} builds no {part} {name}: {error}") from error
+    in_fp32 = set(getattr(module, "_keep_in_fp32_modules", None) or ())
+    for path, layer in module.named_modules():
+        if in_fp32 & set(path.split(".")):  # as it is loaded
+            layer.float()
     return module
 
 
@@ -101,7 +113,7 @@ def random_prompt(
 
 def _tokens_seen(policy: PipelinePolicy, config: ModelConfig, size: Size) -> int:
     """Tokens that a vision-language text encoder makes of one reference image."""
-    if config.text_patch is None:
+    if config.text_patch is None or not policy.family_spec.references[0]:  # the text encoder does not see the images
         return 0
     side = policy.family_spec.condition_size or math.sqrt(math.prod(policy.reference_size_for(size)))
     return round(side / config.text_patch) ** 2

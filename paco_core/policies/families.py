@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from paco_core.io.files import DataError, read_json
+from paco_core.io.files import DataError
+from paco_core.models.pipeline_index import find_index, read_index
 from paco_core.policies.windows import TextWindow, validate_window
 
 Task = Literal["sets", "edits"]
@@ -35,6 +36,7 @@ class Family:
             of the transformer.
         condition_size: the text encoder sees references of about this size squared, in pixels, independent of the size
             of their latents. None = at the size of the latents, or not at all.
+        groups_texts: whether a batch needs one transformer pass per group of prompts with equal lengths.
         recommended: guidance and sampling steps on the cards of its models, for images outside of a recipe.
         distilled: guidance and sampling steps of its models that are distilled to a few steps.
         parts: "module:function" that raises an error for a folder whose parts belong to different models. None = the
@@ -50,6 +52,7 @@ class Family:
     max_reference_ratio: float = math.inf
     true_guidance: bool = False
     condition_size: int | None = None
+    groups_texts: bool = False
     recommended: tuple[float, int] = (4.0, 50)
     distilled: tuple[float, int] = (1.0, 4)
     parts: str | None = None
@@ -89,6 +92,7 @@ _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "a
 _FLUX_LAYERS = (*_ATTENTION, "net.0.proj", "net.2")  # as released: not proj_mlp and proj_out of the single blocks
 #: Includes the fused layers of single blocks. `attn.to_out` is a layer of single blocks, and a list in double blocks.
 _FLUX2_LAYERS = (*_ATTENTION, "linear_in", "linear_out", "to_qkv_mlp_proj", "attn.to_out")
+_FLUX3_LAYERS = (*_ATTENTION[:4], "linear_in", "linear_out")
 _Z_IMAGE_LAYERS = (*(f"attention.{name}" for name in _ATTENTION[:4]), *(f"feed_forward.w{n}" for n in (1, 2, 3)))
 _QWEN_LAYERS = (*_ATTENTION, "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2")
 
@@ -140,6 +144,19 @@ FAMILIES = {
         true_guidance=True,
         parts="paco_core.policies.flux2_parts:validate_flux2_parts",
     ),
+    "flux3_klein": Family(
+        "paco_core.policies.flux3_klein:Flux3KleinPolicy",
+        "Flux3ModularPipeline",
+        ("text_encoder",),
+        _FLUX3_LAYERS,
+        references=(0, 10),  # github.com/black-forest-labs/flux-3-image-klein
+        min_reference_side=16,  # of several references, the pipeline crops each to tokens of 16 px
+        max_reference_ratio=4096,  # after the pipeline has scaled a reference to 1024 x 1024 pixels, its side is 16
+        true_guidance=True,
+        groups_texts=True,
+        distilled=(1.0, 16),
+        parts="paco_core.policies.flux3_parts:validate_flux3_parts",
+    ),
     "z_image": Family(
         "paco_core.policies.z_image:ZImagePolicy",
         "ZImagePipeline",
@@ -178,14 +195,18 @@ def validate_pipeline_parts(folder: Path, family: str) -> None:
 
 def validate_pipeline_folder(root: Path, model: str, family: str) -> None:
     """Validate class and parts of a pipeline if it is a folder of the project. The hub is not queried."""
-    index = root / model / "model_index.json"
-    if index.is_file():
-        validate_pipeline_class(model, read_json(index).get("_class_name"), family)
+    if find_index(root / model) is not None:
+        validate_pipeline_class(model, read_index(root / model).get("_class_name"), family)
         validate_pipeline_parts(root / model, family)
 
 
 #: Hub ids of models that are distilled to a few steps. For folders, ``model_index.json`` contains this.
-DISTILLED = {"black-forest-labs/FLUX.2-klein-4B", "black-forest-labs/FLUX.2-klein-9B", "Tongyi-MAI/Z-Image-Turbo"}
+DISTILLED = {
+    "black-forest-labs/FLUX.2-klein-4B",
+    "black-forest-labs/FLUX.2-klein-9B",
+    "black-forest-labs/flux-3-image-klein",
+    "Tongyi-MAI/Z-Image-Turbo",
+}
 
 
 def is_distilled(root: Path, model: str) -> bool:
@@ -194,13 +215,26 @@ def is_distilled(root: Path, model: str) -> bool:
     Raises:
         DataError: if the value in the index is neither true nor false.
     """
-    index = root / model / "model_index.json"
-    if not index.is_file():
+    index = find_index(root / model)
+    if index is None:
         return model in DISTILLED
-    distilled = read_json(index).get("is_distilled")
+    distilled = read_index(root / model).get("is_distilled")
     if not isinstance(distilled, bool | None):
         raise DataError(f"{index}: is_distilled is {distilled!r}, expected true or false")
     return bool(distilled)
+
+
+def validate_sharding(family: str, sharded: bool) -> None:
+    """Check that the transformer of a family can be sharded by FSDP2.
+
+    Raises:
+        DataError: if it is sharded, and the number of transformer passes of a batch depends on its prompts.
+    """
+    if sharded and family_of(family).groups_texts:
+        raise DataError(
+            f"the family {family} runs one pass per group of prompts with equal lengths, but FSDP2 needs the same "
+            "number of passes in each process; use launch/ddp.yaml"
+        )
 
 
 class FamilyChoice(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 NEGATIVE = ""  # negative prompt of the pipeline
-MAX_AREA = 1024 * 1024  # pixels of a reference: the pipeline scales larger ones down
-MIN_AREA = 4098  # pixels of a square reference: 64 x 64 is the minimum of the pipeline; + 2, because it rounds down
 
 
 class Flux2KleinPolicy(PipelinePolicy):
     """Text to image, or editing one to four references. A guided step of the base model needs two passes, else one."""
 
     family = "flux2_klein"
+    max_area: ClassVar[int] = 1024 * 1024  # pixels of a reference: the pipeline scales larger ones down
+    #: Pixels of a square reference: 64 x 64 is the minimum of the pipeline; + 2, because it rounds down.
+    min_area: ClassVar[int] = 64 * 64 + 2
 
     def layer_vocabularies(self) -> Sequence[Vocabulary]:
         return (original_names(self.transformer, FLUX2),)
@@ -50,18 +51,21 @@ class Flux2KleinPolicy(PipelinePolicy):
         """:meth:`example`, with the code ``image`` of the argument for reference images."""
         before = f"""pictures = []
 for reference in picture if isinstance(picture, list) else [picture]:  # at most as many pixels as in training
-    most = max({self.reference_area(size)}, round({MIN_AREA} * max(reference.size) / min(reference.size)))
+    most = max({self.reference_area(size)}, round({self.min_area} * max(reference.size) / min(reference.size)))
     pictures.append(pipeline.image_processor._resize_if_exceeds_area(reference.convert("RGB"), most))
 """
         return f"""{before if image else ""}image = pipeline(
     prompt=prompt,{image}
     height={size[0]},
     width={size[1]},
-    num_inference_steps={steps},
-    guidance_scale={guidance:g},
+    num_inference_steps={steps},{self._guidance_argument(guidance)}
     max_sequence_length={max_sequence_length},
     generator=torch.Generator().manual_seed(0),
 ).images[0]"""
+
+    def _guidance_argument(self, guidance: float) -> str:
+        """The line of :meth:`example` that passes the guidance to the call of the pipeline."""
+        return f"\n    guidance_scale={guidance:g},"
 
     def passes(self, guidance: float) -> int:
         """Transformer passes per step. Distilled weights have no guidance."""
@@ -75,9 +79,9 @@ for reference in picture if isinstance(picture, list) else [picture]:  # at most
             picture: the reference. If it is long, its shorter side keeps the minimum of the pipeline.
         """
         self.validate_size(size)
-        area = min(size[0] * size[1] if self.reference_size is None else self.reference_size**2, MAX_AREA)
+        area = min(size[0] * size[1] if self.reference_size is None else self.reference_size**2, self.max_area)
         ratio = 1.0 if picture is None else max(picture.size) / min(picture.size)
-        return max(area, round(MIN_AREA * ratio))
+        return max(area, round(self.min_area * ratio))
 
     def encode(
         self,
@@ -126,36 +130,29 @@ for reference in picture if isinstance(picture, list) else [picture]:  # at most
         Args:
             cached: encodes inputs that are not in the cache, like :meth:`cached`.
         """
-        processor, pipeline = self.pipeline.image_processor, self.pipeline
+        processor = self.pipeline.image_processor
         digests = [[picture_digest(image) for image in row] for row in images]
-
-        def pixels(image: Image, area: int) -> torch.Tensor:
-            resized = processor._resize_if_exceeds_area(image, area)
-            try:
-                processor.check_image_input(image)
-            except ValueError as error:
-                raise DataError(f"a reference image is not supported: {error}") from None
-            width, height = (side // self.multiple * self.multiple for side in resized.size)
-            tensor: torch.Tensor = processor.preprocess(resized, height=height, width=width, resize_mode="crop")
-            return tensor.to(self.device, self.vae.dtype)
-
-        def latents(image: Image, area: int) -> Tensors:
-            with torch.no_grad():
-                maps = pipeline._encode_vae_image(pixels(image, area), generator=None)
-            return {"tokens": self._packed(maps)[0], "shape": torch.tensor(maps.shape[2:])}
-
         cases = [(row, size) for row, of_row in enumerate(sizes) for size in dict.fromkeys(of_row)]
         requests = [
             (index, row, self.reference_area(size, image))
             for row, size in cases
             for index, image in enumerate(images[row])
         ]
-        encoded = iter(
-            cached(
-                [["reference", digests[row][index], area] for index, row, area in requests],
-                lambda number: latents(images[requests[number][1]][requests[number][0]], requests[number][2]),
-            )
-        )
+
+        def latents(number: int) -> Tensors:
+            index, row, area = requests[number]
+            image = images[row][index]
+            with torch.no_grad():
+                resized = processor._resize_if_exceeds_area(image, area)
+                pixels = self._reference_pixels(image, resized, self._resize_mode(len(images[row])))
+                maps = self._maps(pixels.to(self.device, self.vae.dtype))
+            return {"tokens": self._packed(maps)[0], "shape": torch.tensor(maps.shape[2:])}
+
+        keys = [
+            ["reference", digests[row][index], area, self._resize_mode(len(images[row]))]
+            for index, row, area in requests
+        ]
+        encoded = iter(cached(keys, latents))
         rows: list[Tensors] = [{} for _ in sizes]
         for row, size in cases:
             parts, name = [next(encoded) for _ in images[row]], sized_name("image_latents", size)
@@ -166,6 +163,29 @@ for reference in picture if isinstance(picture, list) else [picture]:  # at most
             rows[row][name] = torch.cat([part["tokens"] for part in parts or [none]])
             rows[row][shapes_of(name)] = torch.cat([part["shape"].reshape(-1, 2) for part in parts or [none]]).long()
         return rows
+
+    def _resize_mode(self, count: int) -> str:  # noqa: ARG002
+        """How the pipeline brings a reference to a multiple of tokens, by the number of references of a prompt."""
+        return "crop"
+
+    def _reference_pixels(self, image: Image, resized: Image, mode: str) -> torch.Tensor:
+        """Pixels (1, 3, H, W) in -1..1 of a reference image.
+
+        Args:
+            resized: the image, scaled down to the maximum number of pixels.
+            mode: see :meth:`_resize_mode`.
+
+        Raises:
+            DataError: if the pipeline does not accept the image.
+        """
+        processor = self.pipeline.image_processor
+        try:
+            processor.check_image_input(image)
+        except ValueError as error:
+            raise DataError(f"a reference image is not supported: {error}") from None
+        width, height = (side // self.multiple * self.multiple for side in resized.size)
+        pixels: torch.Tensor = processor.preprocess(resized, height=height, width=width, resize_mode=mode)
+        return pixels
 
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size

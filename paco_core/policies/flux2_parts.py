@@ -16,7 +16,7 @@ def validate_flux2_parts(folder: Path) -> None:
     Raises:
         DataError: if two of them differ, or the chat template is missing.
     """
-    transformer, text, vae = (_config(folder / part) for part in ("transformer", "text_encoder", "vae"))
+    transformer, text, vae = (part_config(folder / part) for part in ("transformer", "text_encoder", "vae"))
     width, joint = text.get("hidden_size"), transformer.get("joint_attention_dim")
     if width is not None and joint is not None and joint != len(LAYERS) * width:
         raise DataError(
@@ -33,20 +33,22 @@ def validate_flux2_parts(folder: Path) -> None:
     if transformer.get("guidance_embeds"):
         raise DataError(f"{folder}: the transformer takes guidance as a number, as FLUX.2-dev does and no klein model")
     tokenizer = folder / "tokenizer"
-    if tokenizer.is_dir() and not _has_template(tokenizer):
+    if tokenizer.is_dir() and not has_chat_template(tokenizer):
         raise DataError(
             f"{folder}: the tokenizer has no chat template, in which the pipeline writes prompts; add "
             "tokenizer/chat_template.jinja of the released model"
         )
 
 
-def _config(part: Path) -> dict[str, Any]:
-    file = part / "config.json"
+def part_config(part: Path, name: str = "config.json") -> dict[str, Any]:
+    """The configuration of a part of a pipeline; empty if its folder has no such file."""
+    file = part / name
     return read_json(file) if file.is_file() else {}
 
 
-def _has_template(tokenizer: Path) -> bool:
-    file = tokenizer / "tokenizer_config.json"
-    return (tokenizer / "chat_template.jinja").is_file() or bool(
-        read_json(file).get("chat_template") if file.is_file() else None
+def has_chat_template(tokenizer: Path) -> bool:
+    """Whether the folder of a tokenizer or processor contains a chat template."""
+    files = (tokenizer / name for name in ("chat_template.jinja", "chat_template.json"))
+    return any(file.is_file() for file in files) or bool(
+        part_config(tokenizer, "tokenizer_config.json").get("chat_template")
     )

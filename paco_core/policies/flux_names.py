@@ -65,6 +65,32 @@ FLUX2: Table = {
     "double_stream_modulation_img.lin": ("double_stream_modulation_img.linear",),
     "double_stream_modulation_txt.lin": ("double_stream_modulation_txt.linear",),
 }
+#: Blocks of FLUX.3 by the original name of their list. Each kind of tokens has separate blocks before those for all.
+FLUX3_BLOCKS = {
+    "content_mode_blocks.image": "mode_blocks.image",
+    "content_mode_blocks.image_cond": "mode_blocks.image_cond",
+    "txt_mode_blocks": "txt_mode_blocks",
+    "single_blocks": "single_transformer_blocks",
+}
+FLUX3_LAYERS = {
+    **{f"{side}_proj": f"attn.to_{side}" for side in "qkv"},
+    "attn_out": "attn.to_out.0",
+    "mlp_in": "ff.linear_in",
+    "mlp_out": "ff.linear_out",
+}
+FLUX3: Table = {
+    **{
+        f"{original}.{{}}.{layer}": (f"{blocks}.{{}}.{name}",)
+        for original, blocks in FLUX3_BLOCKS.items()
+        for layer, name in FLUX3_LAYERS.items()
+    },
+    "emb_in.image": ("x_embedders.image",),
+    "emb_in.image_cond": ("x_embedders.image_cond",),
+    "txt_in": ("context_embedder",),
+    "final_layer.image.linear": ("proj_out",),
+    "time_in.in_layer": ("timestep_embedder.linear_1",),
+    "time_in.out_layer": ("timestep_embedder.linear_2",),
+}
 
 
 def flux_names(transformer: torch.nn.Module) -> Vocabulary:

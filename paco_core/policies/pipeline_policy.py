@@ -25,9 +25,10 @@ from paco_core.io.files import DataError, settle_safetensors
 from paco_core.io.imports import gc_paused, without_bars
 from paco_core.io.pictures import normalize_image
 from paco_core.models.hub import from_hub
+from paco_core.models.modular import is_modular
 from paco_core.models.precision import inference_autocast, release_gpu_memory, validate_pixels, weights_format
-from paco_core.models.tokens import validate_prompts
-from paco_core.models.weights import load_pipeline, reading
+from paco_core.models.tokens import text_tokenizer, validate_prompts
+from paco_core.models.weights import download_pipeline, load_pipeline, reading
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, References, Size, validate_token_grid
 from paco_core.policies.encoded import Encoded
@@ -117,12 +118,13 @@ class PipelinePolicy:
                 raise DataError(f"{model}: there is no diffusers pipeline ({str(error).splitlines()[0]})") from None
         validate_pipeline_class(model, class_name, cls.family)
         with without_bars(), from_hub(model):
-            elsewhere = {} if transformer is None else {"transformer": None}  # its weights are not downloaded
-            folder = Path(model if Path(model).is_dir() else pipeline_class.download(model, **elsewhere))
+            elsewhere = () if transformer is None else ("transformer",)  # its weights are not downloaded
+            folder = Path(model) if Path(model).is_dir() else download_pipeline(pipeline_class, model, elsewhere)
             validate_pipeline_parts(folder, cls.family)
             deferred = ("transformer",) if device != "cpu" or transformer is not None else ()
             pipeline = load_pipeline(pipeline_class, folder, weights_format(dtype), deferred)
-        pipeline.set_progress_bar_config(disable=True)
+        if not is_modular(pipeline_class):  # its blocks have the progress bars, and a policy does not run them
+            pipeline.set_progress_bar_config(disable=True)
         pipeline.to(device)
         cache_dir = None if cache is None else cache / encoder_fingerprint(folder, str(weights_format(dtype)), device)
         policy = cls(pipeline, device, task=task, reference_size=reference_size, encodings=Encodings(cache_dir))
@@ -221,7 +223,7 @@ class PipelinePolicy:
         Args:
             window: number of tokens that the text encoder reads, with those of the template.
         """
-        tokenizer, thinking = self.pipeline.tokenizer, CHATS[self.family_spec.pipeline]
+        tokenizer, thinking = text_tokenizer(self.pipeline.tokenizer), CHATS[self.family_spec.pipeline]
         self.record_truncations(
             prompts, lambda prompt: find_truncation_in_chat(tokenizer, prompt, window, thinking=thinking)
         )
@@ -307,13 +309,19 @@ class PipelinePolicy:
 
     def encode_images(self, images: Sequence[Image], size: Size) -> torch.Tensor:
         self.validate_size(size)
-        processor, latents = self.pipeline.image_processor, []
+        latents = []
         with torch.no_grad():
             for image in images:  # one at a time, so its latents do not depend on the batch
-                pixels = processor.preprocess(processor.resize(normalize_image(image), *size), *size)
+                pixels = self._resized(normalize_image(image), size)
                 maps = self._maps(pixels.to(self.device, self.vae.dtype))
                 latents.append(self._packed(maps).float())
         return torch.cat(latents)
+
+    def _resized(self, image: Image, size: Size) -> torch.Tensor:
+        """An image, resized, as pixels (1, 3, H, W) in -1..1."""
+        processor = self.pipeline.image_processor
+        pixels: torch.Tensor = processor.preprocess(processor.resize(image, *size), *size)
+        return pixels
 
     def _maps(self, pixels: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """Encode pixels (N, 3, H, W) in -1..1 to clean latents, unpacked. Inverse of :meth:`_pixels`."""

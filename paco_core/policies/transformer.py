@@ -7,6 +7,7 @@ from typing import Any
 
 import diffusers
 
+from paco_core.models.modular import component_classes, is_modular
 from paco_core.models.precision import weights_format
 from paco_core.models.weights import load_part, load_single_file, validate_single_file_class
 from paco_core.policies.families import family_of
@@ -36,6 +37,8 @@ def load_transformer(
 
 def transformer_class(pipeline_class: Any) -> Any:
     """The class of the transformer that a pipeline of diffusers takes."""
+    if is_modular(pipeline_class):
+        return component_classes(pipeline_class)["transformer"]
     annotation = pipeline_class.__init__.__annotations__["transformer"]
     return annotation if isinstance(annotation, type) else getattr(diffusers, annotation)
 

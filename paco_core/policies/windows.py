@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paco_core.io.files import DataError, read_json
+from paco_core.models.pipeline_index import read_index
 
 #: The maximum ``max_sequence_length`` of the ``__call__`` of each class. For other classes, the tokenizer decides: for
 #: example, those of CLIP read 77 tokens.
@@ -21,10 +22,12 @@ WINDOWS = {
     "ChromaPipeline": 512,
     "Lumina2Pipeline": 512,
     "KolorsPipeline": 256,
+    "Flux3ModularPipeline": 8192,  # the default of the pipeline
     "ZImagePipeline": 1504,  # of 1536 positions, in steps of 32, because the image has one as well
 }
 #: Classes that write each prompt in the chat template of their tokenizer, with the template's ``enable_thinking``.
-CHATS = {"Flux2KleinPipeline": False, "ZImagePipeline": True}
+#: FLUX.3 does not set it, and the template of Qwen3-VL does not read it.
+CHATS = {"Flux2KleinPipeline": False, "ZImagePipeline": True, "Flux3ModularPipeline": True}
 UNBOUNDED = 1 << 20  # transformers writes 1e30 for a tokenizer without a window
 
 
@@ -59,8 +62,7 @@ def validate_window(key: str, section: TextWindow, root: Path, pipeline: str | N
 
 def _windows(folder: Path, pipeline: str | None) -> Iterator[int]:
     """The windows of the class of the pipeline and of its tokenizer."""
-    index = folder / "model_index.json"
-    parts = read_json(index) if index.is_file() else {}
+    parts = read_index(folder)
     if (window := WINDOWS.get(str(pipeline or parts.get("_class_name")))) is not None:
         yield window
     config = folder / (find_main_tokenizer(parts) or "tokenizer") / "tokenizer_config.json"

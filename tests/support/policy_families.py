@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import numpy as np
 import pytest
 import torch
@@ -16,11 +17,18 @@ from PIL import Image
 from torch.nn.functional import pixel_shuffle
 
 from paco_core.grpo.rollout import Sampling, rollout
-from paco_core.policies import base
+from paco_core.policies import base, families
 from paco_core.policies.base import NoiseKey, Size
 from paco_core.policies.encoded import Encoded
 from tests.support.tiny import TEXT_LENGTH, tiny_flux, tiny_kontext
-from tests.support.tiny_pipelines import flux2_klein, qwen_image, qwen_image_edit, qwen_image_edit_plus, z_image
+from tests.support.tiny_pipelines import (
+    flux2_klein,
+    flux3_klein,
+    qwen_image,
+    qwen_image_edit,
+    qwen_image_edit_plus,
+    z_image,
+)
 
 PROMPTS = ["a red cat on the beach", "The colour", "No. The animal differs: the first shows cat and the second frog."]
 KEYS = [NoiseKey(f"p{n}", n, 3) for n in range(3)]
@@ -52,8 +60,18 @@ class Family:
 
     @property
     def encoders(self) -> list[str]:
-        """Methods of the pipeline that an encoding runs."""
+        """Methods of the pipeline that an encoding runs, or of its parts."""
+        if self.name == "flux3_klein":
+            return ["text_encoder.forward", "vae.encode"]
         return ["encode_prompt", *(["_encode_vae_image"] if self.edits else [])]
+
+    def plain(self, folder: Path) -> Any:
+        """The pipeline of diffusers, without paco."""
+        if self.name == "flux3_klein":
+            return plain_flux3(folder)
+        pipeline = getattr(diffusers, families.FAMILIES[self.name].pipeline).from_pretrained(folder)
+        pipeline.set_progress_bar_config(disable=True)
+        return pipeline
 
     def load(self, folder: Path, cache: Path | None = None, reference_size: int | None = None) -> Any:
         options = {"task": "edits"} if self.edits else {}
@@ -113,7 +131,10 @@ class Family:
             arguments |= {"max_area": size[0] * size[1]}
         if self.name == "qwen_image":
             arguments |= {"max_sequence_length": self.length}
-        if self.name == "flux2_klein":  # it takes noise as maps
+        if self.name == "flux3_klein":
+            del arguments["guidance_scale"]
+            pipeline.update_components(guider=pipeline.guider.new(guidance_scale=guidance))
+        if self.name in ("flux2_klein", "flux3_klein"):  # they take noise as maps
             arguments["latents"] = noise.transpose(1, 2).unflatten(2, (size[0] // 16, size[1] // 16))
         if self.name == "z_image":  # as well, and its guidance counts from 0
             grid = noise.transpose(1, 2).unflatten(2, (size[0] // 16, size[1] // 16))
@@ -124,6 +145,15 @@ class Family:
         inputs = [{"prompt": prompt, "image": image, "latents": latents} for prompt, image, latents in rows]
         negative = {"negative_prompt": " "} if "negative_prompt" in arguments else {}
         return arrays([pipeline(**{**arguments, **row, **negative}).images[0] for row in inputs])
+
+
+def plain_flux3(folder: Path) -> Any:
+    """As the documentation of diffusers loads a modular pipeline and pops its upsampler."""
+    blocks = diffusers.Flux3AutoBlocks()
+    blocks.sub_blocks.pop("prompt_upsampler")
+    pipeline = blocks.init_pipeline(str(folder))
+    pipeline.load_components()
+    return pipeline
 
 
 def loud_qwen_image(folder: Path) -> Path:
@@ -149,6 +179,7 @@ FAMILIES = [
     Family("flux", tiny_flux, edits=False),
     Family("qwen_image", loud_qwen_image, edits=False, length=128),  # the template's tokens count, 60 of them
     Family("flux2_klein", flux2_klein, one_by_one=True, length=48, adapter_scale=0.1),
+    Family("flux3_klein", flux3_klein, one_by_one=True, length=96, adapter_scale=0.1),
     Family("z_image", z_image, edits=False, length=48, adapter_scale=0.1),
 ]
 

@@ -166,6 +166,42 @@ def flux2_klein(folder: Path, *, distilled: bool = False, gain: float = 3.0, **t
     return folder
 
 
+def flux3_klein(folder: Path, *, gain: float = 3.0, **transformer: Any) -> Path:
+    """A modular pipeline: 32 layers of text encoder as its steps read them, and one block of each kind of tokens.
+
+    Args:
+        gain: of the transformer's weights: as drawn, words and references hardly move a picture.
+    """
+    import torch
+    from diffusers import AutoencoderKLFlux2, Flux3ModularPipeline, Flux3Transformer2DModel
+    from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
+
+    from paco_core.models.modular import build_modular
+    from tests.support import tiny_qwen3_vl
+
+    encoder = tiny_qwen3_vl.build(folder.parent / "encoder", layers=32)
+    processor = AutoProcessor.from_pretrained(encoder)
+    processor.chat_template = processor.tokenizer.chat_template = CHAT_TEMPLATE
+    vae = _autoencoder(AutoencoderKLFlux2, 4)
+    vae.bn.running_mean.copy_(torch.linspace(-0.3, 0.3, 16))
+    vae.bn.running_var.copy_(torch.linspace(0.5, 2.0, 16))
+    config = {
+        "in_channels": 16, "cond_in_channels": 16, "num_layers": 1, "num_single_layers": 2, "attention_head_dim": 16,
+        "num_attention_heads": 2, "joint_attention_dim": 256, "timestep_channels": 16, "axes_dims_rope": (4, 4, 4, 4),
+        **transformer,
+    }  # fmt: skip
+    network = Flux3Transformer2DModel(**config)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(gain if parameter.ndim > 1 else 1)
+    parts = {
+        "text_encoder": Qwen3VLForConditionalGeneration.from_pretrained(encoder), "tokenizer": processor, "vae": vae,
+        "transformer": network,
+    }  # fmt: skip
+    build_modular(Flux3ModularPipeline, parts).save_pretrained(str(folder), overwrite_modular_index=True)
+    return folder
+
+
 def z_image(folder: Path, *, gain: float = 3.0, **scheduler: Any) -> Path:
     """As released: a fixed shift, separate blocks for image and text before those for both.
 

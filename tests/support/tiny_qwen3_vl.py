@@ -14,8 +14,13 @@ PATCH = 16
 SIDE = 64  # pixels of an image by default
 
 
-def build(folder: Path, *, seed: int = 0, tied: bool = True) -> Path:
-    """Write the model, tokenizer and processor to ``folder`` and return it. ``tied``: of LM head and embeddings."""
+def build(folder: Path, *, seed: int = 0, tied: bool = True, layers: int = 3) -> Path:
+    """Write the model, tokenizer and processor to ``folder`` and return it.
+
+    Args:
+        tied: whether the LM head has the weights of the embeddings.
+        layers: of the language model.
+    """
     import torch
     from transformers import (
         Qwen2VLImageProcessor,
@@ -37,7 +42,7 @@ def build(folder: Path, *, seed: int = 0, tied: bool = True) -> Path:
             "vocab_size": len(tokenizer),
             "hidden_size": 32,
             "intermediate_size": 64,
-            "num_hidden_layers": 3,
+            "num_hidden_layers": layers,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "head_dim": 32,

@@ -150,6 +150,9 @@ def test_the_base_model(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "Flux2KleinPipeline", "is_distilled": True}))
     distilled = graded_base(None, None, str(tmp_path))
     assert (distilled.guidance, distilled.steps) == (1.0, 4)
+    (tmp_path / "modular").mkdir()
+    (tmp_path / "modular/modular_model_index.json").write_text(json.dumps({"_class_name": "Flux3ModularPipeline"}))
+    assert graded_base(None, None, str(tmp_path / "modular")).family == "flux3_klein"
 
 
 def test_a_file_without_a_tensor_is_no_reason_to_stop_the_search(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""FLUX.2 [klein] of random weights through the one trainer, as a painter and as an editor."""
+"""FLUX.2 [klein] and FLUX 3 Klein of random weights through the one trainer, as painters and as editors."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from paco_core.grpo.trainer import Trainer
 from paco_core.policies import base
 from tests.support import grpo_toys
 from tests.support.grpo_toys import Brightness, recipe, record
-from tests.support.tiny_pipelines import flux2_klein
+from tests.support.tiny_pipelines import flux2_klein, flux3_klein
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("klein")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return flux2_klein(tmp_path_factory.mktemp("klein") / "model")
+        return {"flux2_klein": flux2_klein(folder / "2/model"), "flux3_klein": flux3_klein(folder / "3/model")}
 
 
-def trainer(model: Path, task: str, loss: str, epochs: int) -> Trainer:
+def trainer(models: dict[str, Path], family: str, task: str, loss: str, epochs: int) -> Trainer:
     kind: Any = "sets" if task == "stories" else task
     side = 128 if task == "stories" else 32
     noise = {"noise_steps": [1], "dynamics": "flow_sde"} if loss == "ppo" else {"noise_steps": [], "dynamics": "ode"}
     one_by_one = {"panels": "one_by_one", "train_size": 128, "guidance": 1.0} if task == "stories" else {}
     terms = {"terms": {"brightness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
     rule = recipe(
-        **{"family": "flux2_klein", "task": kind, "loss": loss, "guidance": 2.0, "eval_sizes": [side], "rewards": terms,
+        **{"family": family, "task": kind, "loss": loss, "guidance": 2.0, "eval_sizes": [side], "rewards": terms,
         "epochs": epochs, "eval_every": 9, "learning_rate": 0.03, "lora": {"rank": 2, "alpha": 4, "targets": None},
         "gradient_checkpointing": True, **noise, **one_by_one},
     )  # fmt: skip
-    policy = base.load_policy("flux2_klein", str(model), "cpu", "float32", task=kind)
+    policy = base.load_policy(family, str(models[family]), "cpu", "float32", task=kind)
     options: dict[str, Any] = {"policy": policy, "recipe": rule, "rewards": {"brightness": Brightness()}}
     if kind == "sets":
         return grpo_toys.trainer(train=[record(n) for n in range(4)], unseen=[record(20)], **options)
@@ -49,15 +50,16 @@ def trainer(model: Path, task: str, loss: str, epochs: int) -> Trainer:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("task", "loss"), [("sets", "ppo"), ("edits", "ppo"), ("edits", "nft"), ("stories", "ppo")])
-def test_it_is_trained_and_resumed(model: Path, tmp_path: Path, task: str, loss: str) -> None:
+@pytest.mark.parametrize("family", ["flux2_klein", "flux3_klein"])
+def test_it_is_trained_and_resumed(models: dict[str, Path], tmp_path: Path, family: str, task: str, loss: str) -> None:
     """The ratio is one before an update, the adapter moves, and two epochs in two goes are two epochs in one."""
-    outcome = trainer(model, task, loss, 2).run(tmp_path / "one", tmp_path / "one/checkpoint")
+    outcome = trainer(models, family, task, loss, 2).run(tmp_path / "one", tmp_path / "one/checkpoint")
     assert all(row["update/grad_norm"] > 0 for row in outcome.rows[1:])
     assert loss == "nft" or max(row["update/ratio_gap"] for row in outcome.rows[1:]) < 1e-4
     side = 128 if task == "stories" else 32
     assert outcome.after[f"{side}/brightness"] != outcome.before[f"{side}/brightness"]
     with pytest.raises(KeyboardInterrupt):
-        cut = trainer(model, task, loss, 2)
+        cut = trainer(models, family, task, loss, 2)
         step = cut.learner.learn
         finished: list[int] = []
 
@@ -69,7 +71,7 @@ def test_it_is_trained_and_resumed(model: Path, tmp_path: Path, task: str, loss:
 
         cut.learner.learn = stop_after_one  # type: ignore[method-assign]
         cut.run(tmp_path / "two", tmp_path / "two/checkpoint")
-    resumed = trainer(model, task, loss, 2).run(tmp_path / "two", tmp_path / "two/checkpoint")
+    resumed = trainer(models, family, task, loss, 2).run(tmp_path / "two", tmp_path / "two/checkpoint")
     assert resumed.resumed_at == 1
     name = "adapter/pytorch_lora_weights.safetensors"
     assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

@@ -31,7 +31,7 @@ from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.families import max_predecessors, validate_story_panels
 from tests.support.grpo_toys import recipe
-from tests.support.tiny_pipelines import flux2_klein
+from tests.support.tiny_pipelines import flux2_klein, flux3_klein
 
 WINDOW, SIDE = 48, 64
 KEYS = [NoiseKey("story", image, 3) for image in range(2)]
@@ -44,8 +44,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return flux2_klein(tmp_path_factory.mktemp("klein") / "model")
 
 
-def load(model: Path, task: Any = "sets") -> Any:
-    return base.load_policy("flux2_klein", str(model), "cpu", "float32", task=task)
+def load(model: Path, task: Any = "sets", family: str = "flux2_klein") -> Any:
+    return base.load_policy(family, str(model), "cpu", "float32", task=task)
 
 
 def story(number: int, layout: str = "1x3") -> PromptRecord:
@@ -171,11 +171,17 @@ class Zero(NoiseKey):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_characters", [False, True])
+@pytest.mark.parametrize(
+    ("family", "has_characters"), [("flux2_klein", False), ("flux2_klein", True), ("flux3_klein", True)]
+)
 def test_the_example_on_a_card_paints_the_story(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_characters: bool
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, has_characters: bool
 ) -> None:
-    policy, record = load(model), story(1, "2x2")
+    if family == "flux3_klein":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            model = flux3_klein(tmp_path / "flux3/model", gain=1)
+    policy, record = load(model, family=family), story(1, "2x2")
     if has_characters:
         record = with_characters(record, tmp_path)
         save_references(tmp_path / "place/samples/reference", [record], character_references)
@@ -184,7 +190,7 @@ def test_the_example_on_a_card_paints_the_story(
     for parameter in policy.trainable().values():
         parameter.data += torch.randn(parameter.shape, generator=generator) * 0.1
     policy.save_adapter(tmp_path / "place/adapter")
-    recipe = rule(model=str(model), predecessors=2, eval_steps=3)
+    recipe = rule(family=family, model=str(model), predecessors=2, eval_steps=3)
     split = PromptSplit([record], [record])
     card = policy_model_card(recipe, policy, split, RunContext(final=Path("place"), benchmark="t2is"), {}, 0)
     assert '`NoiseKey("prompt id-panel", 0, seed)' in card

@@ -163,6 +163,21 @@ def test_an_incomplete_snapshot_is_not_a_model(hub_cache: Path) -> None:
     assert cached_snapshot("org/none") is None
 
 
+def test_a_modular_snapshot_is_complete_without_the_upsampler(hub_cache: Path) -> None:
+    """Which is in another repository, and which paco does not load."""
+    folder = snapshot(hub_cache, "org/modular", "vae/config.json", "vae/a.safetensors")
+    hints = {"vae": "AutoencoderKLFlux2", "prompt_upsampler": "Qwen3_5ForConditionalGeneration"}
+    parts: dict[str, object] = {
+        name: [None, None, {"type_hint": ["diffusers", hint], "subfolder": name}] for name, hint in hints.items()
+    }
+    (folder / "modular_model_index.json").write_text(json.dumps(parts))
+    assert cached_snapshot("org/modular") == folder
+    parts["transformer"] = [None, None, {"type_hint": ["diffusers", "Flux3Transformer2DModel"]}]
+    (folder / "modular_model_index.json").write_text(json.dumps(parts))
+    assert cached_snapshot("org/modular") is None
+    assert cached_snapshot("org/modular", skipped=["transformer"]) == folder
+
+
 def test_sizes_of_an_unknown_model_are_read_from_the_cache(repository: Path, hub_cache: Path) -> None:
     assert model_config(repository, "org/mine") is None and model_gb(repository, "org/mine") == 0.0
     folder = snapshot(hub_cache, "org/mine", "transformer/a.safetensors", "vae/a.safetensors")

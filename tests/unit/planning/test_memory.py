@@ -19,9 +19,10 @@ from paco_core.planning.gpu_hours import pass_flops
 from paco_core.planning.gpu_speed import RECORD, measured_speeds
 from paco_core.planning.models import model_config
 from paco_core.planning.passes import Pass, PassMemory
+from paco_core.planning.random_models import random_prompt
 from paco_core.policies import base
 from tests.support.tiny import tiny_flux
-from tests.support.tiny_pipelines import z_image
+from tests.support.tiny_pipelines import flux3_klein, z_image
 
 SMALL = [Pass("train", (64, 64), 0, 2), Pass("sample", (64, 64), 0, 4)]
 
@@ -81,6 +82,26 @@ def test_a_transformer_of_patches_is_planned_as_it_runs(tmp_path: Path, recipe: 
     weights = sum(weight.numel() for name, weight in block if name.startswith(("attention.to_", "feed_forward.")))
     assert pass_flops(config, 1) == pytest.approx(config.blocks * 2 * weights, rel=0.02)
     measured = look_up(tmp_path, rule, SMALL)
+    assert 1e9 * measured.transformer_gb == sum(p.nbytes for p in policy.transformer.parameters())
+    policy.add_adapter(rule.lora, 0)
+    assert measured.adapter_weights == sum(weight.numel() for weight in policy.trainable().values())
+    assert min(measured.passes.values()) > 0
+
+
+@pytest.mark.parametrize("task", ["sets", "edits"])
+def test_a_modular_pipeline_is_planned_as_it_runs(tmp_path: Path, recipe: PolicyRecipe, task: Any) -> None:
+    """FLUX 3 Klein: its text encoder has a vision tower, but does not see the reference images."""
+    flux3_klein(tmp_path / "model")
+    changes = {"family": "flux3_klein", "task": task, "model": "model", "guidance": 4.0, "max_sequence_length": 40}
+    rule = recipe.model_copy(update=changes)
+    config = model_config(tmp_path, "model")
+    assert config is not None and config.text_patch is not None
+    policy: Any = base.load_policy("flux3_klein", str(tmp_path / "model"), "cpu", "float32", task=task)
+    assert policy.noise((64, 64), [base.NoiseKey("p", 0, 0)]).shape == (1, 16, config.token_channels)
+    (row,) = random_prompt(policy, rule, config, (64, 64)).rows
+    assert row["prompt_embeds"].shape == (40, config.text_width)
+    assert ("image_latents 64x64" in row) == (task == "edits")
+    measured = look_up(tmp_path, rule, [Pass("train", (64, 64), int(task == "edits"), 2)])
     assert 1e9 * measured.transformer_gb == sum(p.nbytes for p in policy.transformer.parameters())
     policy.add_adapter(rule.lora, 0)
     assert measured.adapter_weights == sum(weight.numel() for weight in policy.trainable().values())

@@ -25,7 +25,14 @@ from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.trainer import RunContext
 from paco_core.policies import base
 from tests.support.tiny import tiny_flux, tiny_kontext
-from tests.support.tiny_pipelines import flux2_klein, qwen_image, qwen_image_edit, qwen_image_edit_plus, z_image
+from tests.support.tiny_pipelines import (
+    flux2_klein,
+    flux3_klein,
+    qwen_image,
+    qwen_image_edit,
+    qwen_image_edit_plus,
+    z_image,
+)
 
 SIZE, PLACE = (64, 64), "data/policies/mine"
 MODELS: dict[str, Callable[[Path], Path]] = {
@@ -35,6 +42,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "qwen_image_edit_plus": partial(qwen_image_edit_plus, zero_cond_t=True),
     "qwen_image": qwen_image,
     "flux2_klein": partial(flux2_klein, gain=1),
+    "flux3_klein": partial(flux3_klein, gain=1),
     "z_image": z_image,
 }
 RECIPES = {
@@ -44,6 +52,7 @@ RECIPES = {
     "qwen_image_edit_plus": "qwen_edit",
     "qwen_image": "flux_t2is",
     "flux2_klein": "kontext_edit",
+    "flux3_klein": "kontext_edit",
     "z_image": "flux_t2is",
 }
 
@@ -85,6 +94,9 @@ def generate(policy: Any, record: PromptRecord, picture: Image.Image, params: Pa
         ("z_image", {"guidance": 1.0}, "float32"),
         ("flux2_klein", {"task": "edits"}, "float32"),
         ("flux2_klein", {"task": "edits", "reference_size": 1024}, "bfloat16"),
+        ("flux3_klein", {}, "float32"),
+        ("flux3_klein", {"task": "edits", "guidance": 1.0}, "float32"),
+        ("flux3_klein", {"task": "edits", "reference_size": 1024}, "bfloat16"),
     ],
 )
 def test_the_example_on_a_card_paints_as_the_policy(
