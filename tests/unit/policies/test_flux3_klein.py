@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(folder: Path, references: int = 1, reference_size: int | None = 2048, **options: Any) -> Any:
-    task = "edits" if references else None
+    task: Any = "edits" if references else None
     return base.load_policy(
         "flux3_klein", str(folder), "cpu", "float32", task=task, reference_size=reference_size, **options
     )
@@ -118,7 +118,7 @@ def test_a_batch_of_prompts_of_other_lengths_is_each_prompt_alone(folder: Path) 
     for policy, references in ((painter, None), (load(folder), [[first], [first, second], [second]])):
         together, noise = sample(policy, references), policy.noise(SIZE, KEYS)
         for row in range(3):
-            expected = by_pipeline(plain, noise, references and references[row], row)
+            expected = by_pipeline(plain, noise, references[row] if references else None, row)
             assert np.abs(together[row] - expected).max() <= 1
         assert np.abs(together[0] - together[2]).max() > 3
 
