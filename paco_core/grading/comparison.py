@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paco_core.grading.candidates import Candidate
 
 COPY_SHARE = 0.05  # share of near-copies above which an adapter gets a warning
+TEXT_FALL = 0.01  # share of text following that an adapter may lose during its training without a warning
 DIVERSITY_KEPT = float(EarlyStop.model_fields["diversity_kept"].default)
 METHOD = "multiple comparisons with the best (Hsu 1984), one-sided max-t multiplier bootstrap over prompts"
 
@@ -158,7 +159,7 @@ def _overtrained(candidates: Sequence[Candidate], tables: Mapping[str, pd.DataFr
     """Adapters whose text following fell, compared with an earlier step of their training.
 
     The earlier step is the one with the best text following. Text following fell if the 95% interval of the paired
-    difference is below zero. The main measure may rise (the adapter ignores the prompt) or fall, too (it forgets).
+    difference is below zero, and its mean is below minus :data:`TEXT_FALL` of the earlier value. The main measure may rise (the adapter ignores the prompt) or fall, too (it forgets).
     """
     trainings: dict[str, list[Candidate]] = defaultdict(list)
     for candidate in sorted(candidates, key=lambda candidate: math.inf if candidate.step is None else candidate.step):
@@ -171,7 +172,7 @@ def _overtrained(candidates: Sequence[Candidate], tables: Mapping[str, pd.DataFr
             now, before = tables[candidate.name], tables[earlier.name]
             fall = estimate_difference(now[TEXT], before[TEXT])
             change = estimate_difference(now[main], before[main])
-            if fall.high < 0:
+            if fall.high < 0 and fall.mean < -TEXT_FALL * abs(before[TEXT].mean()):
                 texts[candidate.name] = (
                     f"over-training: text following {fall.mean:+.3f} and {main} {change.mean:+.3f} since {earlier.name}"
                 )
