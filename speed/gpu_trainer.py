@@ -39,6 +39,8 @@ CASES: dict[str, tuple[str, Callable[[Path], Path], str | None]] = {
     "plus_2511": ("qwen_image_edit_plus", partial(tiny_pipelines.qwen_image_edit_plus, zero_cond_t=True), None),
     "qwen_image": ("qwen_image", tiny_pipelines.qwen_image, None),
     "z_image": ("z_image", tiny_pipelines.z_image, None),
+    "qwen_21": ("qwen_image_21", tiny_pipelines.qwen_image_21, "sets"),
+    "qwen_21_edit": ("qwen_image_21", tiny_pipelines.qwen_image_21, "edits"),
     "klein": ("flux2_klein", tiny_pipelines.flux2_klein, "sets"),
     "klein_edit": ("flux2_klein", tiny_pipelines.flux2_klein, "edits"),
     "flux3": ("flux3_klein", tiny_pipelines.flux3_klein, "sets"),
@@ -87,8 +89,8 @@ def trainer(
     family, _, task = CASES[case]
     chosen = {"task": task} if task else {}
     recipe = grpo_toys.recipe(
-        family=family, device=device, dtype=dtype, loss=loss, guidance=2.0, eval_sizes=[32], rewards=REWARDS,
-        epochs=epochs, eval_every=9, eval_prompts=1, lora={"rank": 2, "alpha": 4, "targets": None},
+        family=family, device=device, dtype=dtype, loss=loss, guidance=2.0, train_size=64, eval_sizes=[64],
+        rewards=REWARDS, epochs=epochs, eval_every=9, eval_prompts=1, lora={"rank": 2, "alpha": 4, "targets": None},
         gradient_checkpointing=True, max_sequence_length=16, clip_range=0.05,
         **{**chosen, **NOISE[loss], **(changes or {})},
     )  # fmt: skip

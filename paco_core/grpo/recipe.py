@@ -23,7 +23,7 @@ from paco_core.grpo.outcome import Outcome
 from paco_core.grpo.prompt_split import PromptSplit, validate_even_batches, validate_whole_groups
 from paco_core.grpo.sampling import Sampler
 from paco_core.grpo.scoring import Scoring
-from paco_core.grpo.sizes import grids_of, token_pixels, validate_sizes
+from paco_core.grpo.sizes import grids_of, side_multiple_of, validate_sizes
 from paco_core.grpo.trainer import RunContext, Trainer
 from paco_core.io import paths
 from paco_core.io.files import DataError, digest
@@ -34,6 +34,7 @@ from paco_core.policies.compiled import compile_blocks, validate_compile
 from paco_core.policies.encodings import cache_folder
 from paco_core.policies.families import (
     max_predecessors,
+    needs_text_encoders,
     validate_sharding,
     validate_story_panels,
     validate_text_window,
@@ -70,7 +71,7 @@ def train_policy(
     views = "panels" if split.reference is None else "reference"
     whole_groups, *_ = [registry.validate_rewards(rewards, views, records) for rewards in sets]
     registry.validate_judge_folders(root, *sets)
-    multiple = token_pixels(root / recipe.model)
+    multiple = side_multiple_of(root / recipe.model, recipe.family)
     validate_recipe(recipe, split, whole_groups, launched_processes(), multiple)
     with ExitStack() as stack:
         # The policy loads while the servers of the rewards start.
@@ -108,7 +109,8 @@ def validate_recipe(
 
     Args:
         whole_groups: names of the rewards that compare the images of a group.
-        multiple: height and width of a token in pixels. None if it is not known before the policy is loaded.
+        multiple: the sides of images are multiples of this number of pixels. None if it is not known before the policy
+            is loaded.
 
     Raises:
         DataError: with the parameter or the record, and valid values.
@@ -148,6 +150,8 @@ def identity(params: Params, root: Path, name: str, code: str, judges: Mapping[s
 def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: RunContext) -> Trainer:
     """Build the trainer of a policy: encode all prompts, drop its encoders, attach the adapter.
 
+    If the panels of stories are encoded as reference images, the encoders stay (:func:`needs_text_encoders`).
+
     Raises:
         DataError: if there are too few prompts, prompts are in training and evaluation, or sizes are not supported.
         ValueError: if the parts are inconsistent.
@@ -164,7 +168,8 @@ def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: 
     truncated = log_truncations(
         truncations_by_id(policy.truncations, [*split.trained, *split.unseen], texts), reports.log
     )
-    policy.drop_encoders()
+    if not needs_text_encoders(recipe):
+        policy.drop_encoders()
     if recipe.start is None:
         policy.add_adapter(recipe.lora, recipe.seed)
     else:

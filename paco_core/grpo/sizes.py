@@ -84,14 +84,15 @@ def grids_of(recipe: PolicyRecipe, records: Iterable[PromptRecord], side: int, m
 PUBLIC_TOKEN = 16
 
 
-def token_pixels(model: Path) -> int | None:
-    """Height and width of a token of a pipeline in pixels, from its folder. None if its configuration is incomplete.
+def side_multiple_of(model: Path, family: str) -> int | None:
+    """The sides of a pipeline's images are multiples of this number of pixels. None if its configuration is incomplete.
 
-    For a hub id, it is that of the public models. The autoencoder halves an image once per width except the first
-    (FLUX), or once per step (Qwen-Image). Packing halves it once more.
+    For a hub id, it is that of the public models of the family. The autoencoder halves an image once per width except
+    the first (FLUX), or once per step (Qwen-Image). Packing halves it once more. The latents of Qwen-Image-2.1 are not
+    packed, but an image token of its text encoder is 2 x 2 latents.
     """
     if not model.is_dir():
-        return PUBLIC_TOKEN
+        return PUBLIC_TOKEN * family_of(family).side_tokens
     config = model / "vae" / "config.json"
     vae = read_json(config) if config.is_file() else {}
     halvings = len(vae.get("block_out_channels", ())) or len(vae.get("temperal_downsample", ())) + 1
@@ -105,7 +106,7 @@ def validate_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multip
     supported by the family.
 
     Args:
-        multiple: height and width of a token in pixels.
+        multiple: the sides of images are multiples of this number of pixels.
 
     Raises:
         DataError: with the record, the size, and the nearest valid size.

@@ -31,6 +31,11 @@ HUB: dict[str, dict[str, str]] = {
     "Qwen/Qwen-Image-Edit": {"license": "apache-2.0"},
     "Qwen/Qwen-Image-Edit-2509": {"license": "apache-2.0"},
     "Qwen/Qwen-Image-Edit-2511": {"license": "apache-2.0"},
+    "Qwen/Qwen-Image-2.1": {
+        "license": "other",
+        "license_name": "qwen-research",
+        "license_link": "https://huggingface.co/Qwen/Qwen-Image-2.1/blob/main/LICENSE",
+    },
     "Qwen/Qwen2.5-VL-7B-Instruct": {"license": "apache-2.0"},
     "Qwen/Qwen3-VL-4B-Instruct": {"license": "apache-2.0"},
     "Qwen/Qwen3-VL-8B-Instruct": {"license": "apache-2.0"},

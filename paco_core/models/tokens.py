@@ -36,14 +36,14 @@ def validate_tokens(tokenizer: Any, text: str) -> None:
 
 
 def text_tokenizer(part: Any) -> Any:
-    """The tokenizer of a pipeline's part ``tokenizer``, which may be the processor of a vision-language model."""
+    """The tokenizer of a pipeline's part, which may be the processor of a vision-language model."""
     return getattr(part, "tokenizer", part)
 
 
 def validate_prompts(pipeline: Any, prompts: Iterable[str]) -> None:
     """Call :func:`validate_tokens` with each tokenizer of a diffusers pipeline and each prompt."""
-    names = [name for name in pipeline.components if name.startswith("tokenizer")]
-    tokenizers = [text_tokenizer(pipeline.components[name]) for name in names]
+    parts = [part for name, part in pipeline.components.items() if name.startswith(("tokenizer", "processor"))]
+    tokenizers = [text_tokenizer(part) for part in parts]
     for prompt, tokenizer in product(prompts, tokenizers):
         validate_tokens(tokenizer, prompt)
 

@@ -22,7 +22,19 @@ from paco_core.planning.random_models import add_trained_adapter, build_policy, 
 from paco_core.policies.adapters import round_adapters
 
 
-class Allocated(TorchDispatchMode):
+class MasksWithValues(TorchDispatchMode):
+    """Masks in main memory select from tensors of the meta device.
+
+    Some transformers read the values of a mask, for example to find the images in a sequence of tokens.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.where.self and any(value.is_meta for value in args[1:]):
+            args = (args[0].to("meta"), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+class Allocated(MasksWithValues):
     """Bytes of all tensors that are alive: ``now``, and ``peak`` since it was last set."""
 
     def __init__(self) -> None:
@@ -31,7 +43,7 @@ class Allocated(TorchDispatchMode):
         self.now = self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = super().__torch_dispatch__(func, types, args, kwargs)
         for tensor in tree_leaves(out):
             if isinstance(tensor, torch.Tensor):
                 self.count(tensor)
@@ -104,7 +116,8 @@ def _peak(allocated: Allocated, policy: Any, recipe: PolicyRecipe, config: Model
     rows, columns = policy.grid(size)
     latents = torch.empty(run.batch, rows * columns, config.token_channels, device=policy.device)
     rounds = recipe.device.startswith("cuda") and recipe.dtype == "bfloat16" and not train
-    with torch.set_grad_enabled(train), round_adapters(policy.transformer) if rounds else nullcontext():
+    rounding = round_adapters(policy.transformer) if rounds else nullcontext()
+    with torch.set_grad_enabled(train), nullcontext() if train else policy.reuse(), rounding:
         velocity = policy.velocity(latents, 0.9, condition, recipe.guidance, size)
         if train:
             velocity.square().mean().backward()

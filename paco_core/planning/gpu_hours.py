@@ -19,7 +19,7 @@ from paco_core.grpo.sizes import PUBLIC_TOKEN
 from paco_core.io.files import read_json
 from paco_core.planning.gpu_speed import RECORD, GpuSpeed, measured_speeds
 from paco_core.planning.models import PUBLIC, ModelConfig, model_config
-from paco_core.planning.passes import part_sizes, pixels_per_pass, references_per_part, side_multiple
+from paco_core.planning.passes import part_sizes, pixels_per_pass, references_per_part, side_multiple, tokens_per_pixel
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import family_of
 from paco_core.runtime.nvidia_smi import product_names
@@ -211,7 +211,7 @@ def _work(
     if (config := model_config(root, recipe.model)) is None:
         return None
     patch = side_multiple(root, recipe)
-    tokens = pixels_per_pass(recipe, records, side, patch) / patch**2 + recipe.max_sequence_length
+    tokens = pixels_per_pass(recipe, records, side, patch) * tokens_per_pixel(root, recipe) + recipe.max_sequence_length
     references = [count for parts in references_per_part(recipe, records) for count in parts]
     speeds = measured_speeds(recipe, part_sizes(recipe, records, side, patch), references)
     return PassWork(pass_flops(config, tokens), sampled, trained, {speed.gpu: speed for speed in speeds})

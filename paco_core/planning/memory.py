@@ -19,9 +19,16 @@ from paco_core.io.files import DataError, digest, read_json, write_json
 from paco_core.io.messages import ignore_write_errors, print_once
 from paco_core.io.project import owner_root
 from paco_core.planning.models import STORED_BYTES, ModelConfig, language_layers, model_config, model_gb
-from paco_core.planning.passes import Pass, PassMemory, largest_image, references_per_part, side_multiple
+from paco_core.planning.passes import (
+    Pass,
+    PassMemory,
+    largest_image,
+    references_per_part,
+    side_multiple,
+    tokens_per_pixel,
+)
 from paco_core.planning.planned_prompts import candidates, plan_prompts_or_empty
-from paco_core.policies.families import family_of
+from paco_core.policies.families import family_of, needs_text_encoders
 from paco_core.rewards import registry
 from paco_core.sampling.generated_image import images_per_pass
 from paco_core.tasks.base import PlannedPrompts, Task
@@ -37,10 +44,10 @@ QUANTIZED_BYTES = {"bitsandbytes": STORED_BYTES["nf4"], "fp8": STORED_BYTES["fp8
 class TrainingMemory:
     """GB of one training process.
 
-    ``weights_gb`` = transformer and VAE; ``adapter_gb`` = the adapter with its average, gradient, optimizer state and
-    copies; ``latents_gb`` = latents of an epoch; ``passes_gb`` = largest pass of a phase; ``encoding_gb`` = the
-    pipeline without its transformer, which is loaded after the prompts are encoded; ``reward_models_gb`` = reward
-    models in the training's process.
+    ``weights_gb`` = transformer and VAE, with text encoders if stories need them; ``adapter_gb`` = the adapter with its
+    average, gradient, optimizer state and copies; ``latents_gb`` = latents of an epoch; ``passes_gb`` = largest pass of
+    a phase; ``encoding_gb`` = the pipeline without its transformer, which is loaded after the prompts are encoded;
+    ``reward_models_gb`` = reward models in the training's process.
     """
 
     weights_gb: float
@@ -102,13 +109,14 @@ def training_memory(
     latents = 1 if recipe.forward else steps * (3 if recipe.loss == "grpo_guard" else 2)
     parts = references_per_part(recipe, candidates(planned, recipe, root)[0])
     images = recipe.pictures_an_epoch * sum(map(len, parts)) / len(parts)
-    tokens = math.prod(phases["training"][0].size) / side_multiple(root, recipe) ** 2
+    tokens = math.prod(phases["training"][0].size) * tokens_per_pixel(root, recipe)
+    encoding = max(0.0, model_gb(root, recipe.model) - measured.transformer_gb)
     return TrainingMemory(
-        weights_gb=measured.weights_gb,
+        weights_gb=measured.weights_gb + needs_text_encoders(recipe) * max(0.0, encoding - measured.vae_gb),
         adapter_gb=measured.adapter_weights * _bytes_per_adapter_weight(recipe) / 1e9,
         latents_gb=images * latents * tokens * config.token_channels * 4 / 1e9,  # float32
         passes_gb={name: max(measured.passes[str(run)] for run in passes) for name, passes in phases.items()},
-        encoding_gb=max(0.0, model_gb(root, recipe.model) - measured.transformer_gb),
+        encoding_gb=encoding,
         reward_models_gb={
             name: model_gb(root, term.model)
             / (2 if registry.reward_kind(name, term).startswith("clip") else 1)  # in float16

@@ -36,6 +36,11 @@ QWEN: dict[str, Any] = {
     "_class_name": "QwenImageTransformer2DModel", "in_channels": 64, "out_channels": 16, "num_layers": 60,
     "num_attention_heads": 24, "attention_head_dim": 128, "joint_attention_dim": 3584, "guidance_embeds": False,
 }  # fmt: skip
+#: Sizes that the defaults of diffusers' classes state, which are those of the released model.
+QWEN_21: dict[str, Any] = {
+    "_class_name": "QwenImage21Transformer2DModel", "in_channels": 64, "num_layers": 32, "num_attention_heads": 32,
+    "attention_head_dim": 128, "context_in_dim": 4096,
+}  # fmt: skip
 Z_IMAGE: dict[str, Any] = {
     "_class_name": "ZImageTransformer2DModel", "in_channels": 16, "all_patch_size": [2], "dim": 3840, "n_layers": 30,
     "n_refiner_layers": 2, "n_heads": 30, "n_kv_heads": 30, "cap_feat_dim": 2560, "axes_dims": [32, 48, 48],
@@ -72,7 +77,8 @@ class ModelConfig:
     @property
     def text_width(self) -> int:
         """Width of the prompt embeddings."""
-        return int(self.transformer["cap_feat_dim" if "cap_feat_dim" in self.transformer else "joint_attention_dim"])
+        names = ("joint_attention_dim", "cap_feat_dim", "context_in_dim")
+        return int(next(self.transformer[name] for name in names if name in self.transformer))
 
     @property
     def token_channels(self) -> int:
@@ -99,6 +105,7 @@ PUBLIC = {
     "Qwen/Qwen-Image-Edit": _QWEN,
     "Qwen/Qwen-Image-Edit-2509": _QWEN,
     "Qwen/Qwen-Image-Edit-2511": ModelConfig(QWEN | {"zero_cond_t": True}, _QWEN.vae, _QWEN.text_patch),
+    "Qwen/Qwen-Image-2.1": ModelConfig(QWEN_21, {"_class_name": "AutoencoderKLQwenImage21"}, text_patch=32),
     "Tongyi-MAI/Z-Image": _Z_IMAGE,
     "Tongyi-MAI/Z-Image-Turbo": _Z_IMAGE,
 }
@@ -119,6 +126,7 @@ HUB_GB = {
     "Qwen/Qwen-Image-Edit": 57.7,  # 20.4 B in the transformer, 8.3 B in the text encoder
     "Qwen/Qwen-Image-Edit-2509": 57.7,  # the same parts
     "Qwen/Qwen-Image-Edit-2511": 57.7,
+    "Qwen/Qwen-Image-2.1": 33.1,  # 7.1 B in the transformer, 8.8 B in the text encoder
     "Qwen/Qwen2.5-VL-7B-Instruct": 16.6,
     "X-GenGroup/PaCo-Reward-7B": 16.6,  # that model, merged
     "Qwen/Qwen3-VL-4B-Instruct": 8.9,  # 4.44 B, of which 0.41 B in the vision tower

@@ -12,7 +12,7 @@ from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.panel_references import count_panel_references
-from paco_core.grpo.sizes import PUBLIC_TOKEN, grids_of, token_pixels
+from paco_core.grpo.sizes import PUBLIC_TOKEN, grids_of, side_multiple_of
 from paco_core.policies.base import Size
 from paco_core.policies.families import family_of, is_editing, max_predecessors
 
@@ -55,8 +55,13 @@ class PassMemory:
 
 
 def side_multiple(root: Path, recipe: PolicyRecipe) -> int:
-    """Pixels that the sides of a recipe's images are multiples of: the height and width of a token."""
-    return token_pixels(root / recipe.model) or PUBLIC_TOKEN
+    """Pixels that the sides of a recipe's images are multiples of."""
+    return side_multiple_of(root / recipe.model, recipe.family) or PUBLIC_TOKEN
+
+
+def tokens_per_pixel(root: Path, recipe: PolicyRecipe) -> float:
+    """Tokens of latents for each pixel of a recipe's images."""
+    return float((family_of(recipe.family).side_tokens / side_multiple(root, recipe)) ** 2)
 
 
 def references_per_part(recipe: PolicyRecipe, records: Sequence[PromptRecord]) -> list[list[int]]:

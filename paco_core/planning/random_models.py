@@ -6,7 +6,6 @@ Time and memory do not depend on the values of the weights, so nothing has to be
 from __future__ import annotations
 
 import inspect
-import math
 from typing import Any
 
 import diffusers
@@ -38,7 +37,9 @@ def build_policy(recipe: PolicyRecipe, config: ModelConfig, device: str) -> Pipe
     try:
         torch.manual_seed(0)
         with torch.device(device):
-            parts = {name: _build(recipe.model, name, getattr(config, name)) for name in ("transformer", "vae")}
+            parts: dict[str, Any] = {
+                name: _build(recipe.model, name, getattr(config, name)) for name in ("transformer", "vae")
+            }
     finally:
         torch.set_default_dtype(dtype)
     parts["scheduler"] = diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
@@ -59,7 +60,22 @@ def _assemble(pipeline_class: Any, parts: dict[str, Any]) -> Any:
     arguments = inspect.signature(pipeline_class.__init__).parameters.values()
     required = [argument for argument in arguments if argument.default is inspect.Parameter.empty]
     missing = [argument.name for argument in required if argument.name != "self"]
-    return pipeline_class(**{**dict.fromkeys(missing), **parts})
+    processor = {"processor": _EmptyProcessor()} if "processor" in missing else {}
+    return pipeline_class(**{**dict.fromkeys(missing), **processor, **parts})
+
+
+class _EmptyProcessor:
+    """The processor of a pipeline that encodes no prompts. Qwen-Image-2.1 counts the tokens of its template with it."""
+
+    @property
+    def tokenizer(self) -> _EmptyProcessor:
+        return self
+
+    def apply_chat_template(self, _messages: object, **_options: object) -> list[list[int]]:
+        return [[]]
+
+    def encode(self, _text: str) -> list[int]:
+        return [0]
 
 
 def _build(model: str, part: str, config: dict[str, object]) -> torch.nn.Module:
@@ -99,11 +115,12 @@ def random_prompt(
     text = torch.randn(words, config.text_width).to(dtype)
     if "pooled_projection_dim" in transformer:
         row = {"prompt_embeds": text, "pooled_prompt_embeds": torch.randn(transformer.pooled_projection_dim).to(dtype)}
-    elif not policy.family_spec.references[0]:  # the text encoder does not see the images
+    elif not (policy.family_spec.text_sees_references and count):
         row = {"prompt_embeds": text, "negative_prompt_embeds": text.clone()}
     else:
         row = {sized_name("prompt_embeds", size): text, sized_name("negative_prompt_embeds", size): text.clone()}
-    row |= {shapes_of(name): torch.tensor([[words, 1]]) for name in row}  # for a family of rows of separate lengths
+    shapes = policy.text_parts(words, [policy.reference_size_for(size)] * count)
+    row |= {shapes_of(name): shapes for name in row}
     if count:
         rows, columns = policy.grid(policy.reference_size_for(size))
         row[sized_name("image_latents", size)] = torch.randn(count * rows * columns, transformer.in_channels).to(dtype)
@@ -113,7 +130,8 @@ def random_prompt(
 
 def _tokens_seen(policy: PipelinePolicy, config: ModelConfig, size: Size) -> int:
     """Tokens that a vision-language text encoder makes of one reference image."""
-    if config.text_patch is None or not policy.family_spec.references[0]:  # the text encoder does not see the images
+    if config.text_patch is None or not policy.family_spec.text_sees_references:
         return 0
-    side = policy.family_spec.condition_size or math.sqrt(math.prod(policy.reference_size_for(size)))
-    return round(side / config.text_patch) ** 2
+    side = policy.family_spec.condition_size
+    height, width = (side, side) if side else policy.reference_size_for(size)
+    return round(height / config.text_patch) * round(width / config.text_patch)

@@ -17,7 +17,7 @@ from paco_core.data.records.edit_records import of_part
 from paco_core.data.records.panels import validate_divisible
 from paco_core.data.records.prompt_content import contents_of_all
 from paco_core.data.records.prompt_text import parse_layout
-from paco_core.grpo.sizes import token_pixels
+from paco_core.grpo.sizes import side_multiple_of
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
@@ -126,7 +126,7 @@ def _edits(problems: Problems, params: Params, root: Path, planned: PlannedPromp
         problems.attempt(key, validate_pipeline_folder, root, painter.model, painter.family)
         if problems.attempt(key, family_of(painter.family).edits, "edits"):
             problems.attempt(key, validate_reference_counts, painter.family, of_part(planned.edits, "train"))
-        if multiple := token_pixels(root / painter.model):
+        if multiple := side_multiple_of(root / painter.model, painter.family):
             size = params.edits.size, params.edits.size
             problems.attempt(key, validate_token_grid, size, multiple)
 

@@ -59,13 +59,13 @@ def validate_token_grid(size: Size, multiple: int) -> None:
     """Raise DataError if an image of this size cannot be divided into tokens, with the nearest valid size.
 
     Args:
-        multiple: height and width of a token in pixels.
+        multiple: number of pixels that each side is a multiple of.
     """
     if any(side <= 0 or side % multiple for side in size):
         near = [max(1, round(side / multiple)) * multiple for side in size]
         raise DataError(
-            f"an image of {size[0]} x {size[1]} px cannot be divided into tokens of {multiple} px; "
-            f"the nearest valid size is {near[0]} x {near[1]}"
+            f"an image of {size[0]} x {size[1]} px: each side must be a multiple of {multiple} px; the nearest valid "
+            f"size is {near[0]} x {near[1]}"
         )
 
 

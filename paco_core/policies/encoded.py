@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -45,9 +46,13 @@ def ungroup(outputs: Sequence[torch.Tensor], groups: Iterable[Sequence[int]]) ->
 
 @dataclass(frozen=True)
 class Condition:
-    """The conditions of a batch of images: tensors on the device of the policy, one row per image."""
+    """The conditions of a batch of images: tensors on the device of the policy, one row per image.
+
+    ``reused`` contains what a family reuses in all passes of inference over the batch.
+    """
 
     tensors: dict[str, torch.Tensor]
+    reused: dict[Hashable, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

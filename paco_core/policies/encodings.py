@@ -24,6 +24,8 @@ from paco_core.models.content import md5s_of_project
 from paco_core.policies.base import Size, sized_name
 
 Tensors = dict[str, torch.Tensor]
+#: Encodes inputs that are not in a cache, like :meth:`Encodings.rows`.
+Cached = Callable[[Sequence[object], Callable[[int], Tensors]], list[Tensors]]
 FOLDER = Path(".paco") / "encodings"  # not in the outs, because DVC deletes outs before a run
 NOT_ENCODING = {"transformer", "scheduler"}  # parts of a pipeline that do not affect encodings
 
@@ -102,7 +104,7 @@ class Encodings:
 
 
 def encode_at_sizes(
-    cached: Callable[[Sequence[object], Callable[[int], Tensors]], list[Tensors]],
+    cached: Cached,
     name: str,
     sizes: Sequence[Sequence[Size]],
     key: Callable[[int, Size], object],

@@ -37,6 +37,9 @@ class Family:
         condition_size: the text encoder sees references of about this size squared, in pixels, independent of the size
             of their latents. None = at the size of the latents, or not at all.
         groups_texts: whether a batch needs one transformer pass per group of prompts with equal lengths.
+        side_tokens: the sides of an image are multiples of this number of tokens.
+        text_sees_references: the text encoder reads prompt and references together. Panels that are generated one by
+            one then need it until the end of a training.
         recommended: guidance and sampling steps on the cards of its models, for images outside of a recipe.
         distilled: guidance and sampling steps of its models that are distilled to a few steps.
         parts: "module:function" that raises an error for a folder whose parts belong to different models. None = the
@@ -53,6 +56,8 @@ class Family:
     true_guidance: bool = False
     condition_size: int | None = None
     groups_texts: bool = False
+    side_tokens: int = 1
+    text_sees_references: bool = False
     recommended: tuple[float, int] = (4.0, 50)
     distilled: tuple[float, int] = (1.0, 4)
     parts: str | None = None
@@ -94,6 +99,7 @@ _FLUX_LAYERS = (*_ATTENTION, "net.0.proj", "net.2")  # as released: not proj_mlp
 _FLUX2_LAYERS = (*_ATTENTION, "linear_in", "linear_out", "to_qkv_mlp_proj", "attn.to_out")
 _FLUX3_LAYERS = (*_ATTENTION[:4], "linear_in", "linear_out")
 _Z_IMAGE_LAYERS = (*(f"attention.{name}" for name in _ATTENTION[:4]), *(f"feed_forward.w{n}" for n in (1, 2, 3)))
+_QWEN_21_LAYERS = (*_ATTENTION[:4], "img_mlp.proj", "img_mlp.gate_layer", "img_mlp.out")
 _QWEN_LAYERS = (*_ATTENTION, "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2")
 
 ONE_REFERENCE = (1, 1)
@@ -116,6 +122,7 @@ FAMILIES = {
         _QWEN_LAYERS,
         references=ONE_REFERENCE,
         true_guidance=True,
+        text_sees_references=True,
     ),
     "qwen_image_edit_plus": Family(
         "paco_core.policies.qwen_image_edit_plus:QwenImageEditPlusPolicy",
@@ -125,6 +132,7 @@ FAMILIES = {
         references=(1, 3),  # as many as the authors' card of 2509 names
         true_guidance=True,
         condition_size=384,
+        text_sees_references=True,
     ),
     "qwen_image": Family(
         "paco_core.policies.qwen_image:QwenImagePolicy",
@@ -132,6 +140,18 @@ FAMILIES = {
         ("text_encoder",),
         _QWEN_LAYERS,
         true_guidance=True,
+    ),
+    "qwen_image_21": Family(
+        "paco_core.policies.qwen_image_21:QwenImage21Policy",
+        "QwenImage21Pipeline",
+        ("text_encoder",),
+        _QWEN_21_LAYERS,
+        references=(0, 10),  # as many as the authors' card names
+        true_guidance=True,
+        recommended=(1.0, 40),  # the authors recommend no guidance
+        groups_texts=True,
+        side_tokens=2,
+        text_sees_references=True,
     ),
     "flux2_klein": Family(
         "paco_core.policies.flux2_klein:Flux2KleinPolicy",
@@ -286,6 +306,11 @@ def max_predecessors(recipe: StoryChoice) -> int:
     if recipe.panels == "together":
         return 0
     return recipe.predecessors or family_of(recipe.family).references[1]
+
+
+def needs_text_encoders(recipe: StoryChoice) -> bool:
+    """Whether a training encodes prompts until its end: again with each panel of a story as a reference image."""
+    return family_of(recipe.family).text_sees_references and max_predecessors(recipe) > 0
 
 
 def validate_story_panels(recipe: StoryChoice) -> None:

@@ -8,7 +8,7 @@ distilled model has no guidance, as in the pipeline.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -19,7 +19,7 @@ from paco_core.io.files import DataError
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import References, Size, sized_name
 from paco_core.policies.encoded import Condition, Encoded, group_by_shapes, shapes_of, ungroup
-from paco_core.policies.encodings import Encodings, Tensors
+from paco_core.policies.encodings import Cached, Encodings, Tensors
 from paco_core.policies.flux_names import FLUX2, original_names
 from paco_core.policies.pipeline_policy import PipelinePolicy
 
@@ -123,7 +123,7 @@ for reference in picture if isinstance(picture, list) else [picture]:  # at most
         self,
         images: Sequence[Sequence[Image]],
         sizes: Sequence[Sequence[Size]],
-        cached: Callable[[Sequence[object], Callable[[int], Tensors]], list[Tensors]],
+        cached: Cached,
     ) -> list[Tensors]:
         """Concatenated packed latents (tokens, channels) of the images of each prompt, and their shapes, by size.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -244,11 +244,14 @@ class PipelinePolicy:
     def sigmas(self, size: Size, steps: int) -> torch.Tensor:
         rows, columns = self.grid(size)
         scheduler = self.pipeline.scheduler
-        config = scheduler.config
-        sigmas = None if config.get("use_flow_sigmas") else np.linspace(1.0, 1 / steps, steps)
+        sigmas = self._unshifted_sigmas(steps)
         shift = self._shift(rows * columns, steps)
         scheduler.set_timesteps(None if sigmas is not None else steps, sigmas=sigmas, mu=shift, device="cpu")
         return scheduler.sigmas.float().clone()
+
+    def _unshifted_sigmas(self, steps: int) -> np.ndarray | None:
+        """The schedule before the scheduler shifts it, without the last 0. None = that of the scheduler."""
+        return None if self.pipeline.scheduler.config.get("use_flow_sigmas") else np.linspace(1.0, 1 / steps, steps)
 
     def _shift(self, tokens: int, steps: int) -> float:  # noqa: ARG002
         """``mu`` of the schedule, by the number of tokens of an image."""
@@ -290,6 +293,19 @@ class PipelinePolicy:
             return adapters.round_adapters(self.transformer)
         return inference_autocast(self.device, self.dtype)
 
+    def reuse(self) -> AbstractContextManager[None]:
+        """Context of inference in which passes reuse what they compute over a batch, if the family does."""
+        return nullcontext()
+
+    def text_parts(self, tokens: int, references: Sequence[Size]) -> torch.Tensor:  # noqa: ARG002
+        """:func:`shapes_of` prompt embeddings of a planned pass, (parts, 2).
+
+        Args:
+            tokens: number of tokens, including those of references.
+            references: height and width of each reference in pixels.
+        """
+        return torch.tensor([[tokens, 1]])
+
     def split_for_decoding(self, latents: torch.Tensor, size: Size) -> Sequence[torch.Tensor]:
         """Split latents (N, tokens, channels) into parts of at most :data:`DECODE_PIXELS` or one image."""
         return latents.split(max(1, DECODE_PIXELS // (size[0] * size[1])))
@@ -300,11 +316,12 @@ class PipelinePolicy:
             for part in self.split_for_decoding(latents, size):
                 pixels = self._pixels(self._unpacked(part, size)).float()
                 validate_pixels(pixels, f"{self.family} in {self.dtype}")
-                images += self.pipeline.image_processor.postprocess(pixels, output_type="pil")
+                decoded = self.pipeline.image_processor.postprocess(pixels, output_type="pil")
+                images += [normalize_image(image) for image in decoded]
         return images
 
     def _pixels(self, maps: torch.Tensor) -> torch.Tensor:
-        """Decode clean latents, unpacked, to pixels (N, 3, H, W) in -1..1."""
+        """Decode clean latents, unpacked, to pixels (N, 3 or 4, H, W) in -1..1. A fourth channel is alpha."""
         raise NotImplementedError
 
     def encode_images(self, images: Sequence[Image], size: Size) -> torch.Tensor:

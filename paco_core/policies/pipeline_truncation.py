@@ -39,7 +39,7 @@ def find_truncated_prompts(model: Path | str, records: Sequence[PromptRecord], w
         parts: dict[str, Any] = diffusers.DiffusionPipeline.load_config(str(model))
         if (name := find_main_tokenizer(parts)) is None:
             return {}
-        names = [part for part in parts if part.startswith("tokenizer")]
+        names = {name, *(part for part in parts if part.startswith("tokenizer"))}
         tokenizers = {part: AutoTokenizer.from_pretrained(str(model), subfolder=part) for part in names}
     tokenizer = tokenizers.pop(name)
     for clip in tokenizers.values():

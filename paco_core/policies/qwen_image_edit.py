@@ -65,11 +65,7 @@ image = pipeline(
     ) -> Encoded:
         images = self.prepare_references(prompts, references, sizes)
         digests = [[picture_digest(image) for image in row] for row in images]
-        instructions = [truncate_prompt(self.pipeline.tokenizer, prompt, max_sequence_length) for prompt in prompts]
-        read = dict(zip(prompts, instructions, strict=True))
-        self.record_truncations(
-            prompts, lambda prompt: self._find_truncation(prompt, read[prompt], max_sequence_length)
-        )
+        instructions = self._truncated(self.pipeline.tokenizer, prompts, max_sequence_length)
         parts = [self._references(images, digests, sizes)]
         parts.append(self._texts("prompt_embeds", instructions, images, digests, sizes))
         if guidance is None or self.family_spec.passes_per_step(guidance) > 1:
@@ -90,9 +86,16 @@ image = pipeline(
         pixels = processor.preprocess(processor.resize(image, *size), *size)
         return self._packed(self._maps(pixels.to(self.device, self.vae.dtype)))[0]
 
-    def _find_truncation(self, prompt: str, read: str, length: int) -> Truncation | None:
-        truncation = find_truncation(self.pipeline.tokenizer, prompt, length, closing=False)
-        return None if truncation is None else replace(truncation, lost=prompt[len(read) :].strip())
+    def _truncated(self, tokenizer: Any, prompts: Sequence[str], length: int) -> list[str]:
+        """The beginning of each prompt, of at most ``length`` tokens. Records the truncations."""
+        texts = {prompt: truncate_prompt(tokenizer, prompt, length) for prompt in prompts}
+
+        def find(prompt: str) -> Truncation | None:
+            truncation = find_truncation(tokenizer, prompt, length, closing=False)
+            return None if truncation is None else replace(truncation, lost=prompt[len(texts[prompt]) :].strip())
+
+        self.record_truncations(prompts, find)
+        return [texts[prompt] for prompt in prompts]
 
     def _texts(
         self,

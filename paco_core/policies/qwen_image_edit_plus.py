@@ -16,7 +16,7 @@ from diffusers.pipelines.qwenimage.pipeline_qwenimage_edit_plus import CONDITION
 
 from paco_core.policies.base import Size, sized_name
 from paco_core.policies.encoded import Condition, group_by_shapes, mask_of, shapes_of, ungroup
-from paco_core.policies.encodings import Tensors
+from paco_core.policies.encodings import Cached, Tensors
 from paco_core.policies.qwen_image_edit import NEGATIVE, QwenImageEditPolicy
 
 if TYPE_CHECKING:
@@ -46,25 +46,33 @@ image = pipeline(
     generator=torch.Generator().manual_seed(0),
 ).images[0]"""
 
-    def reference_area(self, size: Size) -> int:
+    def reference_area(self, size: Size) -> float:
         """Number of pixels to which a reference is resized, with its original proportions."""
         self.validate_size(size)
         return size[0] * size[1] if self.reference_size is None else self.reference_size**2
 
     def condition_size_of(self, image: Image, size: Size) -> Size:  # noqa: ARG002
-        return _resized(image, CONDITION_IMAGE_SIZE)
+        return resized(image, CONDITION_IMAGE_SIZE)
 
     def condition_images(self, images: Sequence[Image], size: Size) -> Any:
         """The references as a list. The template numbers them."""
         return [self.pipeline.image_processor.resize(image, *self.condition_size_of(image, size)) for image in images]
 
     def _references(
-        self, images: Sequence[Sequence[Image]], digests: Sequence[Sequence[str]], sizes: Sequence[Sequence[Size]]
+        self,
+        images: Sequence[Sequence[Image]],
+        digests: Sequence[Sequence[str]],
+        sizes: Sequence[Sequence[Size]],
+        cached: Cached | None = None,
     ) -> list[Tensors]:
-        """Concatenated packed latents (tokens, channels) of the images of each prompt, and their shapes, by size."""
+        """Concatenated packed latents (tokens, channels) of the images of each prompt, and their shapes, by size.
+
+        Args:
+            cached: encodes inputs that are not in the cache. None = :meth:`cached`.
+        """
         cases = [(row, size) for row, of_row in enumerate(sizes) for size in dict.fromkeys(of_row)]
         requests = [
-            (digests[row][index], image, _resized(image, self.reference_area(size)))
+            (digests[row][index], image, resized(image, self.reference_area(size)))
             for row, size in cases
             for index, image in enumerate(images[row])
         ]
@@ -73,10 +81,12 @@ image = pipeline(
             with torch.no_grad():
                 return {"tensor": self.latents_of(*requests[case][1:])}
 
-        encoded = iter(self.cached([["reference", digest, resized] for digest, _, resized in requests], encode))
-        shapes = iter(torch.tensor(self.grid(resized)) for _, _, resized in requests)
+        encoded = iter((cached or self.cached)([["reference", digest, shape] for digest, _, shape in requests], encode))
+        shapes = iter(torch.tensor(self.grid(shape)) for _, _, shape in requests)
         rows: list[Tensors] = [{} for _ in sizes]
         for row, size in cases:
+            if not images[row]:
+                continue
             name = sized_name("image_latents", size)
             rows[row][name] = torch.cat([next(encoded)["tensor"] for _ in images[row]])
             rows[row][shapes_of(name)] = torch.stack([next(shapes) for _ in images[row]])
@@ -98,7 +108,7 @@ image = pipeline(
         return ungroup(velocities, groups.values())
 
 
-def _resized(image: Image, area: int) -> Size:
+def resized(image: Image, area: float) -> Size:
     """Height and width of an image that is resized to about ``area`` pixels, as the pipeline computes them."""
     width, height = calculate_dimensions(area, image.width / image.height)
     return max(MIN_SIDE, height), max(MIN_SIDE, width)

@@ -91,5 +91,11 @@ def prompt_frame(pipeline: str, tokenizer: Path) -> tuple[str, str]:
 
 
 def find_main_tokenizer(parts: Iterable[str]) -> str | None:
-    """Return the part of a pipeline that tokenizes prompts: the last tokenizer. Earlier ones are those of CLIP."""
-    return max((name for name in parts if name.startswith("tokenizer")), default=None)
+    """Return the part of a pipeline that tokenizes prompts: the last tokenizer, or the processor without tokenizers.
+
+    Earlier tokenizers are those of CLIP.
+    """
+    names = set(parts)
+    return max(
+        (name for name in names if name.startswith("tokenizer")), default="processor" if "processor" in names else None
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from PIL import Image
 from torch.nn.functional import pixel_shuffle
 
 from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.io.pictures import normalize_image
 from paco_core.policies import base, families
 from paco_core.policies.base import NoiseKey, Size
 from paco_core.policies.encoded import Encoded
@@ -25,6 +27,7 @@ from tests.support.tiny_pipelines import (
     flux2_klein,
     flux3_klein,
     qwen_image,
+    qwen_image_21,
     qwen_image_edit,
     qwen_image_edit_plus,
     z_image,
@@ -43,7 +46,7 @@ def references(count: int = 3) -> list[Image.Image]:
 
 
 def arrays(images: Sequence[Image.Image]) -> np.ndarray:
-    return np.stack([np.asarray(image, dtype=int) for image in images])
+    return np.stack([np.asarray(normalize_image(image), dtype=int) for image in images])
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,8 @@ class Family:
         if self.name == "flux_kontext":
             resized = [pipeline.image_processor.resize(image, *size) for image in references()]
             return {"image": resized, "_auto_resize": False}
+        if self.name == "qwen_image_21":
+            return {"output_resolution": math.sqrt(size[0] * size[1])}
         monkeypatch.setattr(f"{QWEN}.calculate_dimensions", lambda _area, _ratio: (size[1], size[0], None))
         monkeypatch.setattr(plus, "VAE_IMAGE_SIZE", size[0] * size[1])
         return {}
@@ -141,8 +146,9 @@ class Family:
             arguments |= {"latents": pixel_shuffle(grid, 2), "guidance_scale": guidance - 1}
         if not self.one_by_one:
             return arrays(pipeline(**arguments).images)
-        rows = zip(arguments["prompt"], arguments["image"], arguments["latents"].split(1), strict=True)
-        inputs = [{"prompt": prompt, "image": image, "latents": latents} for prompt, image, latents in rows]
+        pictures = [{"image": image} for image in arguments["image"]] if self.edits else [{}] * len(noise)
+        rows = zip(arguments["prompt"], pictures, arguments["latents"].split(1), strict=True)
+        inputs = [{"prompt": prompt, "latents": latents, **picture} for prompt, picture, latents in rows]
         negative = {"negative_prompt": " "} if "negative_prompt" in arguments else {}
         return arrays([pipeline(**{**arguments, **row, **negative}).images[0] for row in inputs])
 
@@ -180,6 +186,8 @@ FAMILIES = [
     Family("qwen_image", loud_qwen_image, edits=False, length=128),  # the template's tokens count, 60 of them
     Family("flux2_klein", flux2_klein, one_by_one=True, length=48, adapter_scale=0.1),
     Family("flux3_klein", flux3_klein, one_by_one=True, length=96, adapter_scale=0.1),
+    Family("qwen_image_21", qwen_image_21, one_by_one=True, adapter_scale=0.1),
+    Family("qwen_image_21", qwen_image_21, "sets", edits=False, one_by_one=True, adapter_scale=0.1),
     Family("z_image", z_image, edits=False, length=48, adapter_scale=0.1),
 ]
 

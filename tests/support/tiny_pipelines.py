@@ -241,6 +241,45 @@ def z_image(folder: Path, *, gain: float = 3.0, **scheduler: Any) -> Path:
     return folder
 
 
+def qwen_image_21(folder: Path, *, gain: float = 3.0, sample_sigmas: list[float] | None = None) -> Path:
+    """As released: an autoencoder with an alpha channel that compresses 16 times, and a text encoder that sees images.
+
+    Args:
+        gain: of the transformer's weights: as drawn, words and references hardly move a picture.
+    """
+    import torch
+    from diffusers import (
+        AutoencoderKLQwenImage21,
+        FlowMatchEulerDiscreteScheduler,
+        QwenImage21Pipeline,
+        QwenImage21Transformer2DModel,
+    )
+    from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
+
+    from tests.support import tiny_qwen3_vl
+
+    encoder = tiny_qwen3_vl.build(folder.parent / "encoder")
+    processor = AutoProcessor.from_pretrained(encoder)
+    processor.image_processor.size = {"shortest_edge": 32 * 32, "longest_edge": 1024 * 1024}
+    vae = AutoencoderKLQwenImage21(
+        base_dim=4, decoder_base_dim=4, z_dim=4, dim_mult=[1, 1, 2, 2, 2], num_res_blocks=1,
+        latents_mean=[0.1, 0.0, -0.1, 0.2], latents_std=[1.0, 0.8, 1.2, 1.0],
+    )  # fmt: skip
+    network = QwenImage21Transformer2DModel(
+        in_channels=4, out_channels=4, num_layers=2, attention_head_dim=16, num_attention_heads=2, context_in_dim=32,
+        axes_dims_rope=(4, 6, 6),
+    )  # fmt: skip
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(gain if parameter.ndim > 1 else 1)
+    QwenImage21Pipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True), vae=vae, transformer=network,
+        text_encoder=Qwen3VLForConditionalGeneration.from_pretrained(encoder), processor=processor,
+        sample_sigmas=sample_sigmas,
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
 def _autoencoder(kind: Any, channels: int) -> Any:
     return kind(
         latent_channels=channels, block_out_channels=(8, 8, 8, 8), layers_per_block=1, norm_num_groups=4,

@@ -1,4 +1,4 @@
-"""FLUX.2 [klein] and FLUX 3 Klein of random weights through the one trainer, as painters and as editors."""
+"""FLUX.2 [klein], FLUX 3 Klein and Qwen-Image-2.1 of random weights through the one trainer, for each task."""
 
 from __future__ import annotations
 
@@ -15,27 +15,34 @@ from paco_core.grpo.trainer import Trainer
 from paco_core.policies import base
 from tests.support import grpo_toys
 from tests.support.grpo_toys import Brightness, recipe, record
-from tests.support.tiny_pipelines import flux2_klein, flux3_klein
+from tests.support.tiny_pipelines import flux2_klein, flux3_klein, qwen_image_21
+
+BUILDERS = {"flux2_klein": flux2_klein, "flux3_klein": flux3_klein, "qwen_image_21": qwen_image_21}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("klein")
+    folder = tmp_path_factory.mktemp("models")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return {"flux2_klein": flux2_klein(folder / "2/model"), "flux3_klein": flux3_klein(folder / "3/model")}
+        return {family: build(folder / family / "model") for family, build in BUILDERS.items()}
+
+
+def side_of(family: str, task: str) -> int:
+    """A panel has 32 px at least with Qwen-Image-2.1, and 64 px if it is a reference image."""
+    return 128 if task == "stories" else 64 if family == "qwen_image_21" else 32
 
 
 def trainer(models: dict[str, Path], family: str, task: str, loss: str, epochs: int) -> Trainer:
     kind: Any = "sets" if task == "stories" else task
-    side = 128 if task == "stories" else 32
+    side = side_of(family, task)
     noise = {"noise_steps": [1], "dynamics": "flow_sde"} if loss == "ppo" else {"noise_steps": [], "dynamics": "ode"}
-    one_by_one = {"panels": "one_by_one", "train_size": 128, "guidance": 1.0} if task == "stories" else {}
+    one_by_one = {"panels": "one_by_one", "guidance": 1.0} if task == "stories" else {}
     terms = {"terms": {"brightness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
     rule = recipe(
-        **{"family": family, "task": kind, "loss": loss, "guidance": 2.0, "eval_sizes": [side], "rewards": terms,
-        "epochs": epochs, "eval_every": 9, "learning_rate": 0.03, "lora": {"rank": 2, "alpha": 4, "targets": None},
-        "gradient_checkpointing": True, **noise, **one_by_one},
+        **{"family": family, "task": kind, "loss": loss, "guidance": 2.0, "train_size": side, "eval_sizes": [side],
+        "rewards": terms, "epochs": epochs, "eval_every": 9, "learning_rate": 0.03,
+        "lora": {"rank": 2, "alpha": 4, "targets": None}, "gradient_checkpointing": True, **noise, **one_by_one},
     )  # fmt: skip
     policy = base.load_policy(family, str(models[family]), "cpu", "float32", task=kind)
     options: dict[str, Any] = {"policy": policy, "recipe": rule, "rewards": {"brightness": Brightness()}}
@@ -50,13 +57,13 @@ def trainer(models: dict[str, Path], family: str, task: str, loss: str, epochs: 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("task", "loss"), [("sets", "ppo"), ("edits", "ppo"), ("edits", "nft"), ("stories", "ppo")])
-@pytest.mark.parametrize("family", ["flux2_klein", "flux3_klein"])
+@pytest.mark.parametrize("family", BUILDERS)
 def test_it_is_trained_and_resumed(models: dict[str, Path], tmp_path: Path, family: str, task: str, loss: str) -> None:
     """The ratio is one before an update, the adapter moves, and two epochs in two goes are two epochs in one."""
     outcome = trainer(models, family, task, loss, 2).run(tmp_path / "one", tmp_path / "one/checkpoint")
     assert all(row["update/grad_norm"] > 0 for row in outcome.rows[1:])
     assert loss == "nft" or max(row["update/ratio_gap"] for row in outcome.rows[1:]) < 1e-4
-    side = 128 if task == "stories" else 32
+    side = side_of(family, task)
     assert outcome.after[f"{side}/brightness"] != outcome.before[f"{side}/brightness"]
     with pytest.raises(KeyboardInterrupt):
         cut = trainer(models, family, task, loss, 2)

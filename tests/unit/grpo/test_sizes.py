@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paco_core.grpo.sampling import split_batches
-from paco_core.grpo.sizes import picture_size, token_pixels, validate_sizes
+from paco_core.grpo.sizes import picture_size, side_multiple_of, validate_sizes
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 from tests.support.grpo_toys import Brightness, recipe, record, trainer
@@ -114,12 +114,17 @@ def test_a_size_that_tokens_or_panels_do_not_divide_is_refused_with_the_nearest(
         validate_sizes([plain, other], recipe(**{"train_size": 64, "eval_sizes": [64], **changes}), 16)
 
 
-def test_token_pixels_are_those_of_the_configuration(tmp_path: Path) -> None:
-    assert token_pixels(tmp_path) is None
-    assert token_pixels(tmp_path / "black-forest-labs/FLUX.1-dev") == 16, "of the hub, and not here yet"
+def test_the_side_multiple_is_that_of_the_configuration(tmp_path: Path) -> None:
+    assert side_multiple_of(tmp_path, "flux") is None
+    for model, family, multiple in (
+        ("black-forest-labs/FLUX.1-dev", "flux", 16),
+        ("Qwen/Qwen-Image-2.1", "qwen_image_21", 32),
+    ):
+        assert side_multiple_of(tmp_path / model, family) == multiple, "of the hub, and not here yet"
     for part, config in (("transformer", {}), ("vae", {"block_out_channels": [8, 8, 8, 8]})):
         (tmp_path / part).mkdir()
         (tmp_path / part / "config.json").write_text(json.dumps(config))
-    assert token_pixels(tmp_path) == 16
-    (tmp_path / "vae/config.json").write_text(json.dumps({"temperal_downsample": [False, True, True]}))
-    assert token_pixels(tmp_path) == 16
+    assert side_multiple_of(tmp_path, "flux") == 16
+    for steps, family, multiple in ((3, "qwen_image", 16), (4, "qwen_image_21", 32)):
+        (tmp_path / "vae/config.json").write_text(json.dumps({"temperal_downsample": [False] + [True] * (steps - 1)}))
+        assert side_multiple_of(tmp_path, family) == multiple

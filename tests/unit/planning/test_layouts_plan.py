@@ -140,7 +140,7 @@ def test_the_work_of_a_story_is_that_of_its_panels(repository: Path) -> None:
             "klein: predecessors=9: .* accepts at most 4 reference images",
         ),
         ("klein", {"panels": "one_by_one", "train_size": 64}, "klein: record .*panels of 32 x 32 px"),
-        ("kontext_edit", {"train_size": 392}, "392 x 392 px cannot be divided into tokens of 16 px; .* is 384 x 384"),
+        ("kontext_edit", {"train_size": 392}, "392 x 392 px: each side must be a multiple of 16 px; .* is 384 x 384"),
     ],
 )
 def test_what_a_family_cannot_do_is_found_before_a_run(

@@ -18,11 +18,12 @@ from paco_core.planning.allocations import Allocated, measure
 from paco_core.planning.gpu_hours import pass_flops
 from paco_core.planning.gpu_speed import RECORD, measured_speeds
 from paco_core.planning.models import model_config
-from paco_core.planning.passes import Pass, PassMemory
+from paco_core.planning.passes import Pass, PassMemory, side_multiple, tokens_per_pixel
 from paco_core.planning.random_models import random_prompt
 from paco_core.policies import base
+from paco_core.tasks.base import PlannedPrompts
 from tests.support.tiny import tiny_flux
-from tests.support.tiny_pipelines import flux3_klein, z_image
+from tests.support.tiny_pipelines import flux3_klein, qwen_image_21, z_image
 
 SMALL = [Pass("train", (64, 64), 0, 2), Pass("sample", (64, 64), 0, 4)]
 
@@ -106,6 +107,40 @@ def test_a_modular_pipeline_is_planned_as_it_runs(tmp_path: Path, recipe: Policy
     policy.add_adapter(rule.lora, 0)
     assert measured.adapter_weights == sum(weight.numel() for weight in policy.trainable().values())
     assert min(measured.passes.values()) > 0
+
+
+def test_references_within_the_text_are_planned_as_they_run(tmp_path: Path, recipe: PolicyRecipe) -> None:
+    """Qwen-Image-2.1: a side has 2 x n tokens, and the keys and values of references stay for all steps."""
+    qwen_image_21(tmp_path / "model")
+    changes = {"family": "qwen_image_21", "model": "model", "guidance": 1.0, "max_sequence_length": 40}
+    sets = recipe.model_copy(update=changes)
+    config = model_config(tmp_path, "model")
+    assert config is not None and (side_multiple(tmp_path, sets), config.text_patch) == (32, 32)
+    policy: Any = base.load_policy("qwen_image_21", str(tmp_path / "model"), "cpu", "float32")
+    noise = policy.noise((64, 96), [base.NoiseKey("p", 0, 0)])
+    assert noise.shape == (1, 64 * 96 * tokens_per_pixel(tmp_path, sets), config.token_channels)
+    weights = [*policy.transformer.parameters(), *policy.transformer.buffers()]
+    assert 1e9 * look_up(tmp_path, sets, SMALL).transformer_gb == sum(weight.nbytes for weight in weights)
+    edits = sets.model_copy(update={"task": "edits", "reference_size": 256})
+    passes = [Pass("train", (64, 96), 3, 2), Pass("sample", (64, 64), 1, 2), Pass("sample", (64, 64), 5, 2)]
+    _, fewest, most = look_up(tmp_path, edits, passes).passes.values()
+    cache_bytes = 4 * 256 * config.blocks * 2 * config.width * 4 * 2  # keys and values of four references, in float32
+    assert (most - fewest) * 1e9 > cache_bytes
+
+
+def test_text_encoders_that_stories_need_are_planned(tmp_path: Path, repository: Path) -> None:
+    qwen_image_21(tmp_path / "model")
+    tree = profiles.read(repository, "storybook")
+    weights = []
+    for panels in ("together", "one_by_one"):
+        changes = {"family": "qwen_image_21", "model": "model", "guidance": 1.0, "panels": panels, "predecessors": None}
+        rule = tree.policies.recipes["flux_t2is"].model_copy(update=changes)
+        params = tree.model_copy(update={"policies": tree.policies.model_copy(update={"recipes": {"mine": rule}})})
+        planned = memory.training_memory(params, "mine", tmp_path, PlannedPrompts([], 0, []))
+        assert planned is not None
+        weights.append(planned.weights_gb)
+    stored = sum(file.stat().st_size for file in (tmp_path / "model/text_encoder").glob("*.safetensors"))
+    assert (weights[1] - weights[0]) * 1e9 == pytest.approx(stored, rel=0.05)
 
 
 def test_what_is_stored_is_not_measured_again(

@@ -29,6 +29,7 @@ from tests.support.tiny_pipelines import (
     flux2_klein,
     flux3_klein,
     qwen_image,
+    qwen_image_21,
     qwen_image_edit,
     qwen_image_edit_plus,
     z_image,
@@ -44,6 +45,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "flux2_klein": partial(flux2_klein, gain=1),
     "flux3_klein": partial(flux3_klein, gain=1),
     "z_image": z_image,
+    "qwen_image_21": partial(qwen_image_21, gain=1, sample_sigmas=[1.0, 0.8, 0.5, 0.2]),
 }
 RECIPES = {
     "flux": "flux_t2is",
@@ -54,6 +56,7 @@ RECIPES = {
     "flux2_klein": "kontext_edit",
     "flux3_klein": "kontext_edit",
     "z_image": "flux_t2is",
+    "qwen_image_21": "flux_t2is",
 }
 
 
@@ -92,6 +95,10 @@ def generate(policy: Any, record: PromptRecord, picture: Image.Image, params: Pa
         ("flux2_klein", {}, "float32"),
         ("z_image", {}, "float32"),
         ("z_image", {"guidance": 1.0}, "float32"),
+        ("qwen_image_21", {}, "float32"),
+        ("qwen_image_21", {"guidance": 1.0}, "bfloat16"),
+        ("qwen_image_21", {"task": "edits"}, "float32"),
+        ("qwen_image_21", {"task": "edits", "reference_size": 96}, "float32"),
         ("flux2_klein", {"task": "edits"}, "float32"),
         ("flux2_klein", {"task": "edits", "reference_size": 1024}, "bfloat16"),
         ("flux3_klein", {}, "float32"),

@@ -18,6 +18,7 @@ from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.files import DataError
 from paco_core.models.pipeline_index import find_index
+from paco_core.planning.allocations import MasksWithValues
 from paco_core.policies import families
 from paco_core.policies.base import Size
 from paco_core.policies.encoded import Encoded
@@ -185,10 +186,11 @@ def test_a_rollout_leaves_nothing_that_a_trained_pass_cannot_use(family: Family,
     policy.device = "meta"
     encoded = Encoded(encoded.rows, policy.device)
     sampling = Sampling.for_policy(policy, SIZE, 3, GUIDANCE, noise_steps=[1], noise_level=0.7)
-    noisy_step = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).noisy_steps[0]
-    velocity = policy.velocity(noisy_step.before, sampling.steps[1].sigma, encoded.take([0, 1, 2]), GUIDANCE, SIZE)
-    transition = DYNAMICS["flow_sde"].transition(noisy_step.before, velocity, sampling.steps[1])
-    DYNAMICS["flow_sde"].log_prob(noisy_step.after, transition).sum().backward()
+    with MasksWithValues():
+        noisy_step = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).noisy_steps[0]
+        velocity = policy.velocity(noisy_step.before, sampling.steps[1].sigma, encoded.take([0, 1, 2]), GUIDANCE, SIZE)
+        transition = DYNAMICS["flow_sde"].transition(noisy_step.before, velocity, sampling.steps[1])
+        DYNAMICS["flow_sde"].log_prob(noisy_step.after, transition).sum().backward()
     assert any(parameter.grad is not None for parameter in policy.trainable().values())
 
 
