@@ -159,7 +159,8 @@ def _overtrained(candidates: Sequence[Candidate], tables: Mapping[str, pd.DataFr
     """Adapters whose text following fell, compared with an earlier step of their training.
 
     The earlier step is the one with the best text following. Text following fell if the 95% interval of the paired
-    difference is below zero, and its mean is below minus :data:`TEXT_FALL` of the earlier value. The main measure may rise (the adapter ignores the prompt) or fall, too (it forgets).
+    difference is below zero, and its mean is below minus :data:`TEXT_FALL` of the earlier value. The main measure may
+    rise (the adapter ignores the prompt) or fall, too (it forgets).
     """
     trainings: dict[str, list[Candidate]] = defaultdict(list)
     for candidate in sorted(candidates, key=lambda candidate: math.inf if candidate.step is None else candidate.step):

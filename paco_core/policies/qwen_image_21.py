@@ -166,9 +166,8 @@ image.paste(rgba, mask=rgba)"""
         sized = [[size for size in row if size is not None] for row in sizes]
         parts.append(self._references(images, digests, sized, cached))
         none = torch.empty(0, self.vae.config.z_dim, dtype=self.vae.dtype)
-        for row, of_row in zip(
-            parts[-1], sized, strict=True
-        ):  # prompts without references may be in one batch with others
+        for row, of_row in zip(parts[-1], sized, strict=True):
+            # prompts without references may be in one batch with others
             for name in (sized_name("image_latents", size) for size in of_row):
                 row.setdefault(name, none)
         return Encoded([dict(ChainMap(*row)) for row in zip(*parts, strict=True)], self.device)
