@@ -292,6 +292,28 @@ def validate_reference_count(family: str, prompt: str, count: int) -> None:
         )
 
 
+def validate_reference_lists(family: str, *, edits: bool, prompts: int, references: int | None) -> None:
+    """Raise DataError if prompts that edit do not have one list of references each, or other prompts have some.
+
+    Args:
+        edits: whether each prompt edits reference images.
+        prompts: number of prompts.
+        references: number of lists of references. None = there are none.
+    """
+    if not edits and references is not None:
+        raise DataError(
+            f"the family {family} generates from text only, but there are {references} reference images; choose a "
+            "family that edits, or leave them out"
+        )
+    if edits and references != prompts:
+        most = family_of(family).references[1]
+        expected = "one reference image" if most == 1 else f"1 to {most} reference images"
+        raise DataError(
+            f"the family {family} needs {expected} per prompt: there are {prompts} prompts and {references or 0} "
+            "references"
+        )
+
+
 class StoryChoice(FamilyChoice, Protocol):
     """The family of a recipe, and how it generates the panels of an image."""
 

@@ -39,6 +39,7 @@ from paco_core.policies.families import (
     validate_pipeline_class,
     validate_pipeline_parts,
     validate_reference_count,
+    validate_reference_lists,
 )
 from paco_core.policies.transformer import load_transformer
 from paco_core.policies.truncation import Truncation, find_truncation_in_chat
@@ -168,20 +169,10 @@ class PipelinePolicy:
         Raises:
             DataError: if the number of references of a prompt is not supported by the family.
         """
-        if not self.edits:
-            if references is not None:
-                raise DataError(
-                    f"the family {self.family} generates from text only, but there are {len(references)} reference "
-                    "images; choose a family that edits, or leave them out"
-                )
+        lists = None if references is None else len(references)
+        validate_reference_lists(self.family, edits=self.edits, prompts=len(prompts), references=lists)
+        if references is None:
             return [[] for _ in prompts]
-        most = self.family_spec.references[1]
-        expected = "one reference image" if most == 1 else f"1 to {most} reference images"
-        if references is None or len(references) != len(prompts):
-            raise DataError(
-                f"the family {self.family} needs {expected} per prompt: there are {len(prompts)} prompts and "
-                f"{len(references or ())} references"
-            )
         if len(sizes) != len(prompts) or not all(sizes):
             raise ValueError(
                 "sizes: expected the image sizes of each prompt, because references are encoded for each size"
