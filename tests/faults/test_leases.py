@@ -41,7 +41,8 @@ def watch(home: Path, seconds: float) -> None:
 def test_a_lease_is_there_while_it_is_held(tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
     (tmp_path / "leases").mkdir()
     seconds = tries(6, 2)
-    users = [lambda n=n: lease(tmp_path, n, seconds) for n in range(WORKERS)]
+    # the first one is killed: it must not end before
+    users = [lambda n=n: lease(tmp_path, n, seconds if n else 60 * seconds) for n in range(WORKERS)]
     acts = [*users, *[lambda: watch(tmp_path, seconds)] * 2]
     children = [forked.start(act, tmp_path, log=tmp_path / f".{n}") for n, act in enumerate(acts)]
     time.sleep(seconds / 2)

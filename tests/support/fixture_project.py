@@ -119,7 +119,7 @@ def write_logs(root: Path) -> None:
     log["reward_ratio"] = log["reward/consistency"] / log["reward/clip_t"]
     log["panel_diversity"] = 0.3 - 0.002 * epochs + rng.normal(0, 0.005, 41)
     log.loc[0, log.columns[1:]] = np.nan
-    for size, gain in ((64, 0.32), (128, 0.2)):
+    for size, gain in ((64, 0.32), (192, 0.2)):
         rows = log.index[::10]
         log.loc[rows, f"eval/{size}/gold_consistency"] = 0.42 + gain * np.linspace(0, 1, len(rows))
     folder = root / paths.POLICIES / "flux_t2is"
@@ -192,7 +192,7 @@ def write_t2is(root: Path, prompts: list[StorybookPrompt]) -> None:
     rng, noise = random.Random(5), np.random.default_rng(6)
     images, rows = [], []
     for record, prompt in zip(records_of(prompts), prompts, strict=True):
-        for size in (64, 128):
+        for size in (64, 192):
             for phase in (BEFORE, AFTER):
                 panels = strayed(prompt.panels, rng, 0.35 if phase == BEFORE else 0.08)
                 images.append(GeneratedImage("flux_t2is", size, phase, record, 0, grid(panels, size, rng)))

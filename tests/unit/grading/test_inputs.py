@@ -136,7 +136,7 @@ def test_the_base_model(repository: Path, tmp_path: Path) -> None:
     params = load(project / "params.yaml")
     first, by_folder = graded_base(project, params, None), graded_base(project, params, "data/zoo/flux")
     assert first == by_folder == graded_base(project, params, "flux_t2is")
-    assert (first.family, first.size, first.steps) == ("flux", 128, params.t2is.steps)
+    assert (first.family, first.size, first.steps) == ("flux", 192, params.t2is.steps)
     outside = graded_base(None, None, str(project / "data/zoo/flux"))
     assert (outside.family, (outside.guidance, outside.steps)) == ("flux", FAMILIES["flux"].recommended)
     with pytest.raises(DataError, match="neither a folder nor a hub id"):

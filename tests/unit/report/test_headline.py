@@ -65,7 +65,7 @@ def test_the_documented_columns_of_dvc_exp_show_are_the_headline_metrics(
     dropped, protected = (re.compile(words[words.index(option) + 1]) for option in ("--drop", "--keep"))
     metrics = list(headline_metrics(headline(tmp_path, params, figures_of(params))))
     unlisted = [
-        "flux_t2is.px128.after.consistency",
+        "flux_t2is.px192.after.consistency",
         "reward.consistency",
         "policies.recipes.flux_t2is.model",
         "data/grids",
@@ -80,8 +80,8 @@ def test_the_documented_columns_of_dvc_exp_show_are_the_headline_metrics(
 def test_more_than_ten_rows_keep_the_goals_and_the_hack_meter(params: Params, tmp_path: Path) -> None:
     folder = tmp_path / paths.POLICIES / "flux_t2is"
     folder.mkdir(parents=True)
-    log = pd.DataFrame({"epoch": [0, 14], "eval/128/drift": [0.0, 0.5], "eval/128/drift_low": [0.0, 0.25]})
-    log.assign(**{"eval/128/drift_high": [0.0, 0.75]}).to_csv(folder / "training_log.csv", index=False)
+    log = pd.DataFrame({"epoch": [0, 14], "eval/192/drift": [0.0, 0.5], "eval/192/drift_low": [0.0, 0.25]})
+    log.assign(**{"eval/192/drift_high": [0.0, 0.75]}).to_csv(folder / "training_log.csv", index=False)
     recipes = {**params.policies.recipes, "second": params.policies.recipes["flux_t2is"]}
     policies = params.policies.model_copy(update={"recipes": recipes})
     params = params.model_copy(update={"policies": policies})
@@ -119,7 +119,7 @@ def test_each_metric_has_one_meaning_for_report_and_model_card() -> None:
     names = {*PAINTERS.measures, *EDITORS.measures}
     assert names <= METRICS.keys()
     ends = {"before": 0.25, "after": 0.5, "change": 0.25, "change_low": 0.1, "change_high": 0.4}
-    metrics = {f"flux_t2is.px128.{name}.{end}": value for name in names for end, value in ends.items()}
+    metrics = {f"flux_t2is.px192.{name}.{end}": value for name in names for end, value in ends.items()}
     card = result_section("flux_t2is", "t2is", "gold_consistency", metrics)
     assert card is not None and all(f"- `{name}`: {METRICS[name].meaning}" in card for name in names)
 

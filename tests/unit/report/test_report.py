@@ -94,9 +94,9 @@ def test_headline_repeats_the_figures_and_nothing_is_missing(report: page.Report
     assert reward.change == pytest.approx(reward.after - reward.before)  # type: ignore[operator]
     consistency = rows["flux_t2is.consistency"]
     assert consistency.metric == "gold_consistency"
-    assert consistency.after == values["t2is.policies.flux_t2is.128.gold_consistency.after.mean"]
+    assert consistency.after == values["t2is.policies.flux_t2is.192.gold_consistency.after.mean"]
     assert (consistency.low, consistency.high) == tuple(
-        values[f"t2is.policies.flux_t2is.128.gold_consistency.change.{end}"] for end in ("low", "high")
+        values[f"t2is.policies.flux_t2is.192.gold_consistency.change.{end}"] for end in ("low", "high")
     )
 
 

@@ -96,7 +96,7 @@ def test_the_command_generates_the_prompt_of_the_benchmark_again(repository: Pat
         command = paint_command(record, "flux_t2is", recipe, 7)
         assert command is not None
         args = parser().parse_args(shlex.split(command)[1:])
-        assert set_record(args.prompt, args.panels, 128, args.layout).idx == record.idx, "the id determines the noise"
+        assert set_record(args.prompt, args.panels, 192, args.layout).idx == record.idx, "the id determines the noise"
         assert (args.policy, args.seed, args.seeds, args.compare) == ("flux_t2is", 7, 1, True)
     wide = storybook_record(storybook_prompts(1, seed=9)[0], 64, 64).model_copy(update={"width": 128})
     square = recipe.model_copy(update={"record_size": "ignore"})
@@ -106,18 +106,18 @@ def test_the_command_generates_the_prompt_of_the_benchmark_again(repository: Pat
 
 def test_the_page_opens_with_two_examples_and_shows_every_set(project: Path) -> None:
     rows = pd.read_parquet(project / "data/t2is/per_prompt.parquet")
-    rows = rows[rows["size"] == 128].pivot(index="prompt_id", columns="when", values="gold_consistency")
+    rows = rows[rows["size"] == 192].pivot(index="prompt_id", columns="when", values="gold_consistency")
     changes = (rows["after"] - rows["before"]).sort_values(ascending=False)
     report = built(project)
     values = report.figures.values
-    key = "showcase.flux_t2is.128"
+    key = "showcase.flux_t2is.192"
     displayed = [values[f"{key}.set.{n}.after"] - values[f"{key}.set.{n}.before"] for n in range(1, len(changes) + 1)]  # type: ignore[operator]
     assert displayed == pytest.approx(changes.tolist())
     assert (values[f"{key}.sets"], values[f"{key}.prompts"], values[f"{key}.rose"]) == (6, 6, int((changes > 0).sum()))
     opening = report.html[report.html.index('<figure class="showcase">') :]
     opening = opening[: opening.index("</figure>")]
     table = pd.read_parquet(project / "data/t2is/per_prompt.parquet")
-    selected = examples(by_change(pairs_of(table, "flux_t2is", 128, "gold_consistency")))
+    selected = examples(by_change(pairs_of(table, "flux_t2is", 192, "gold_consistency")))
     themes = {prompt.idx: prompt.theme for prompt in storybook_prompts(6, seed=9)}
     assert re.findall(r"<h2>(.*)</h2>", opening) == [themes[pair.prompt_id] for pair in selected.values()]
     counts = [values[f"{key}.{outcome}"] for outcome in ("rose", "same", "fell")]

@@ -75,7 +75,7 @@ def test_a_painter_is_loaded_by_mlflow_and_paints_what_diffusers_paints(
     pipeline = mlflow.diffusers.load_model(f"models:/{model.model_id}")
     assert pipeline.base_model == str(project / "data/zoo/flux")
     pipe = FluxPipeline.from_pretrained(project / "data/zoo/flux")
-    settings = {"height": 128, "width": 128, "num_inference_steps": 4, "guidance_scale": 3.5}
+    settings = {"height": 192, "width": 192, "num_inference_steps": 4, "guidance_scale": 3.5}
     prompt = "a small blue bear at night, flat style"
 
     def paint() -> Image.Image:
@@ -89,7 +89,7 @@ def test_a_painter_is_loaded_by_mlflow_and_paints_what_diffusers_paints(
         {"prompt": [prompt]}, params={"num_inference_steps": 4, "guidance_scale": 3.5}
     )
     with Image.open(io.BytesIO(png)) as image:
-        assert image.size == (128, 128), "the size of the evaluation is the default"
+        assert image.size == (192, 192), "the size of the evaluation is the default"
         assert image.tobytes() == paint().tobytes() != before.tobytes()
 
 
