@@ -22,6 +22,8 @@ PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 ACROSS = {"copy_", "_copy_from", "_foreach_copy_", "_to_copy"}
 #: Positions may lie on the processor.
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
+#: Nodes of autograd that fill the gradient of an unused output with zeros, on the device of the used ones.
+FILLING = {"SplitBackward0", "SplitWithSizesBackward0", "UnbindBackward0"}
 _apart = threading.local()
 
 
@@ -71,7 +73,11 @@ class Operations(TorchDispatchMode):
         gpus = {number for number in numbers if number is not None}
         if target is None and not gpus:
             draws.refuse(kwargs, "cpu")
-            return func(*args, **kwargs)
+            output = func(*args, **kwargs)
+            node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+            if not tensors and node is not None and node.name() in FILLING:
+                labels.put(output, MACHINE.index(None))
+            return output
         MACHINE.validate_not_forked()
         if not facts.across and (len(gpus) > 1 or len(gpus) < len(set(numbers))):
             _validate_one_device(facts, tensors, numbers)
