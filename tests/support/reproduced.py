@@ -24,7 +24,7 @@ from paco_core.io import paths
 from paco_core.storybook.prompts import storybook_prompts
 from tests.support.fixture_project import records_of
 
-#: Gold consistency before training, and what each variant adds at 128 px; seeds add a hundredth each.
+#: Gold consistency before training, and what each variant adds at the largest size; seeds add a hundredth each.
 BARE, GAIN = 0.4, {"full": 0.2, "no_decoupling": 0.3, "no_log_tame": 0.25}
 SMALL = [f"{stage}.{key}" for stage in ("t2is", "gedit") for key in ("prompts=6", "seeds=[0]", "bootstrap=100")]
 KONTEXT = {

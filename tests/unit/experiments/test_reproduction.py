@@ -45,7 +45,7 @@ def test_the_table_says_what_the_figures_say(completed_project: Path, world: Wor
     text = run_reproduction(completed_project, options())
     assert world.trained == [(v, seed) for seed in (0, 1) for v in ("full", "no_decoupling", "no_log_tame")]
     report = reported(completed_project)
-    full, high = (report["variants"][name]["measures"]["128"]["gold_consistency"] for name in ("full", "no_decoupling"))
+    full, high = (report["variants"][name]["measures"]["192"]["gold_consistency"] for name in ("full", "no_decoupling"))
     expected = GAIN["full"] + 0.005 + 0.0025  # mean over two seeds and six prompts
     assert full["change"]["mean"] == pytest.approx(expected) and full["over_plain"] is None
     assert full["before"]["mean"] == pytest.approx(BARE + 0.25)
@@ -120,7 +120,7 @@ def test_a_variant_changes_its_own_keys_and_no_other(repository: Path, variant: 
     assert differing <= {re.sub("^recipe", place, key) for key in variant.changes}
     assert bool(differing) == bool(variant.changes) and after[f"{place}.seed"] == 7
     if LARGEST in variant.changes.values():
-        assert after[f"{place}.train_size"] == 128
+        assert after[f"{place}.train_size"] == 192
 
 
 def test_the_default_is_every_variant_whose_recipe_is_there() -> None:
@@ -183,5 +183,5 @@ def test_a_case_that_a_seed_does_not_measure_is_not_missing() -> None:
 def test_variants_without_a_common_seed_have_no_difference(completed_project: Path, world: World) -> None:
     run_reproduction(completed_project, options("no_decoupling", seeds=(0,)))
     run_reproduction(completed_project, options("full", seeds=(1,)))
-    measures = reported(completed_project)["variants"]["no_decoupling"]["measures"]["128"]
+    measures = reported(completed_project)["variants"]["no_decoupling"]["measures"]["192"]
     assert measures["gold_consistency"]["over_plain"] is None
