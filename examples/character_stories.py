@@ -17,7 +17,7 @@ from pathlib import Path
 from paco_core.data.records.characters import Character
 from paco_core.data.records.records import PromptRecord, write_prompts
 from paco_core.io.files import digest
-from paco_core.storybook.characters import CHARACTER_NAMES
+from paco_core.storybook.characters import CHARACTER_NAMES, move_character
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.prompts import COUNTS, character, panel_text, place_marks
 from paco_core.storybook.world import IDENTITY, VOCABULARY, Panel, random_panel
@@ -52,7 +52,10 @@ def random_story(identities: Sequence[tuple[str, ...]], folder: Path, rng: rando
     names = rng.sample(CHARACTER_NAMES, 2)
     order = [*range(2), *(rng.randrange(2) for _ in range(PANELS - 2))]
     rng.shuffle(order)
-    texts = [f"{panel_text(_placed(subjects[turn], rng)).removesuffix('.')} ({names[turn]})." for turn in order]
+    panels = [move_character(subjects[turn], rng.choice(VOCABULARY["scene"]), rng) for turn in order]
+    texts = [
+        f"{panel_text(panel).removesuffix('.')} ({names[turn]})." for panel, turn in zip(panels, order, strict=True)
+    ]
     characters = [
         Character(name, tuple(_images(subject, folder, rng))) for name, subject in zip(names, subjects, strict=True)
     ]
@@ -72,19 +75,12 @@ def _panel(identity: Sequence[str], style: str, rng: random.Random) -> Panel:
     return panel
 
 
-def _placed(subject: Panel, rng: random.Random) -> Panel:
-    """The subject in a random scene and size."""
-    for trait in ("scene", "size"):
-        subject = subject.with_trait(trait, rng.choice(VOCABULARY[trait]))
-    return subject
-
-
 def _images(subject: Panel, folder: Path, rng: random.Random) -> list[str]:
     """Draw one or more images of a character, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for _ in range(rng.randint(1, MOST_IMAGES)):
-        panel, seed = _placed(subject, rng), rng.random()
+        panel, seed = move_character(subject, rng.choice(VOCABULARY["scene"]), rng), rng.random()
         path = folder / f"{digest([repr(panel), seed])}.png"
         draw(panel, SIDE, random.Random(seed)).save(path)
         paths.append(str(path.absolute()))

@@ -32,12 +32,7 @@ def validate_flux2_parts(folder: Path) -> None:
         )
     if transformer.get("guidance_embeds"):
         raise DataError(f"{folder}: the transformer takes guidance as a number, as FLUX.2-dev does and no klein model")
-    tokenizer = folder / "tokenizer"
-    if tokenizer.is_dir() and not has_chat_template(tokenizer):
-        raise DataError(
-            f"{folder}: the tokenizer has no chat template, in which the pipeline writes prompts; add "
-            "tokenizer/chat_template.jinja of the released model"
-        )
+    validate_chat_template(folder)
 
 
 def part_config(part: Path, name: str = "config.json") -> dict[str, Any]:
@@ -46,7 +41,17 @@ def part_config(part: Path, name: str = "config.json") -> dict[str, Any]:
     return read_json(file) if file.is_file() else {}
 
 
-def has_chat_template(tokenizer: Path) -> bool:
+def validate_chat_template(folder: Path) -> None:
+    """Raise DataError if the tokenizer in the folder of a pipeline has no chat template."""
+    tokenizer = folder / "tokenizer"
+    if tokenizer.is_dir() and not _has_chat_template(tokenizer):
+        raise DataError(
+            f"{folder}: the tokenizer has no chat template, in which the pipeline writes prompts; add "
+            "tokenizer/chat_template.jinja of the released model"
+        )
+
+
+def _has_chat_template(tokenizer: Path) -> bool:
     """Whether the folder of a tokenizer or processor contains a chat template."""
     files = (tokenizer / name for name in ("chat_template.jinja", "chat_template.json"))
     return any(file.is_file() for file in files) or bool(

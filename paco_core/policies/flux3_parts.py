@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paco_core.io.files import DataError
-from paco_core.policies.flux2_parts import has_chat_template, part_config
+from paco_core.policies.flux2_parts import part_config, validate_chat_template
 
 LAYERS = (4, 8, 12, 16, 20, 24, 28, 32)  # of the text encoder, whose states are concatenated (Flux3TextEncoderStep)
 
@@ -44,9 +44,4 @@ def validate_flux3_parts(folder: Path) -> None:
         raise DataError(
             f"{scheduler}: use_dynamic_shifting is true, but the pipeline has a fixed shift; set it to false"
         )
-    tokenizer = folder / "tokenizer"
-    if tokenizer.is_dir() and not has_chat_template(tokenizer):
-        raise DataError(
-            f"{folder}: the tokenizer has no chat template, in which the pipeline writes prompts; add "
-            "tokenizer/chat_template.jinja of the released model"
-        )
+    validate_chat_template(folder)

@@ -95,13 +95,14 @@ def random_case(kind: CharacterKind, references: int, rng: random.Random) -> Dra
     """A random case of a kind, with this number of reference images."""
     first = random_panel(rng)
     scenes = rng.sample(VOCABULARY["scene"], references)
-    pictures = tuple(_placed(first, scene, rng) for scene in scenes)
+    pictures = tuple(move_character(first, scene, rng) for scene in scenes)
     copied = rng.randrange(references)
     panel = pictures[copied] if kind == "copy" else _new_picture(_subject(kind, first, rng), pictures, rng)
     return DrawnCase(rng.choice(CHARACTER_NAMES), kind, pictures, panel, copied, rng.randrange(1 << 30))
 
 
-def _placed(panel: Panel, scene: str, rng: random.Random) -> Panel:
+def move_character(panel: Panel, scene: str, rng: random.Random) -> Panel:
+    """The character of a panel in another scene, at a random size."""
     return panel.with_trait("scene", scene).with_trait("size", rng.choice(VOCABULARY["size"]))
 
 

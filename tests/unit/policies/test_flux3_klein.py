@@ -17,35 +17,32 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from paco_core.config.references import POLICY, layout_fault
-from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.models import modular
 from paco_core.models.weights import download_pipeline, load_pipeline
 from paco_core.policies import base
-from paco_core.policies.base import NoiseKey, Size
+from paco_core.policies.base import Size
 from paco_core.policies.families import (
     is_distilled,
     validate_pipeline_folder,
     validate_sharding,
     validate_text_window,
 )
+from tests.support import sampled
 from tests.support.grpo_toys import recipe
 from tests.support.policy_families import plain_flux3
+from tests.support.sampled import KEYS
 from tests.support.tiny_pipelines import flux3_klein
 
 LENGTH, SIZE, INDEX = 300, (32, 32), "modular_model_index.json"
 #: The second is padded to 160 tokens, the others to 80.
 PROMPTS = ["a red cat on the beach", "The colour of the first frog is red. " * 10, "No. The animal differs: the frog."]
-KEYS = [NoiseKey(f"p{n}", n, 3) for n in range(3)]
 WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
 
 
 def pictures(count: int = 3) -> list[Image.Image]:
     """Of three shapes, none of them a multiple of a token on both sides, one smaller than 64 pixels."""
-    rng = np.random.default_rng(4)
-    small = [Image.fromarray(rng.integers(0, 255, (4, 4, 3), dtype=np.uint8)) for _ in range(count)]
-    shapes = [(70, 40), (96, 70), (80, 120)][:count]
-    return [image.resize(shape, Image.Resampling.NEAREST) for image, shape in zip(small, shapes, strict=True)]
+    return sampled.pictures(*[(70, 40), (96, 70), (80, 120)][:count])
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +68,9 @@ def load(folder: Path, references: int = 1, reference_size: int | None = 2048, *
 def sample(
     policy: Any, references: list[list[Image.Image]] | None, size: Size = SIZE, steps: int = 3, guidance: float = 4.0
 ) -> np.ndarray:
-    rows = range(len(references or PROMPTS))
-    encoded = policy.encode(PROMPTS[: len(rows)], LENGTH, references, [[size]] * len(rows), guidance=guidance)
-    trajectory = rollout(policy, encoded, rows, KEYS[: len(rows)], Sampling.for_policy(policy, size, steps, guidance))
-    return np.stack([np.asarray(image, dtype=int) for image in policy.decode(trajectory.latents, size)])
+    prompts = PROMPTS[: len(references or PROMPTS)]
+    encoded = policy.encode(prompts, LENGTH, references, [[size]] * len(prompts), guidance=guidance)
+    return sampled.sample(policy, encoded, size, steps, guidance)
 
 
 def by_pipeline(

@@ -12,27 +12,24 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.files import DataError
 from paco_core.policies import base
-from paco_core.policies.base import NoiseKey, Size
+from paco_core.policies.base import Size
 from paco_core.policies.families import family_of, validate_pipeline_folder
 from paco_core.policies.pipeline_truncation import find_truncated_prompts
 from paco_core.policies.truncation import truncations_by_id
+from tests.support import sampled
 from tests.support.dataset_world import records
+from tests.support.sampled import KEYS
 from tests.support.tiny_pipelines import flux2_klein
 
 LENGTH, SIZE = 48, (32, 32)
 PROMPTS = ["a red cat on the beach", "The colour", "No. The animal differs: the first shows cat and the second frog."]
-KEYS = [NoiseKey(f"p{n}", n, 3) for n in range(3)]
 
 
 def pictures(count: int = 3) -> list[Image.Image]:
     """Of three shapes, none of them a multiple of a token on both sides."""
-    rng = np.random.default_rng(4)
-    small = [Image.fromarray(rng.integers(0, 255, (4, 4, 3), dtype=np.uint8)) for _ in range(count)]
-    shapes = [(70, 64), (96, 70), (80, 120)][:count]
-    return [image.resize(shape, Image.Resampling.NEAREST) for image, shape in zip(small, shapes, strict=True)]
+    return sampled.pictures(*[(70, 64), (96, 70), (80, 120)][:count])
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +56,9 @@ def load(folder: Path, references: int = 1, reference_size: int | None = 1024, *
 def sample(
     policy: Any, references: list[list[Image.Image]] | None, size: Size = SIZE, steps: int = 3, guidance: float = 4.0
 ) -> np.ndarray:
-    rows = range(len(references or PROMPTS))
-    encoded = policy.encode(PROMPTS[: len(rows)], LENGTH, references, [[size]] * len(rows), guidance=guidance)
-    trajectory = rollout(policy, encoded, rows, KEYS[: len(rows)], Sampling.for_policy(policy, size, steps, guidance))
-    return np.stack([np.asarray(image, dtype=int) for image in policy.decode(trajectory.latents, size)])
+    prompts = PROMPTS[: len(references or PROMPTS)]
+    encoded = policy.encode(prompts, LENGTH, references, [[size]] * len(prompts), guidance=guidance)
+    return sampled.sample(policy, encoded, size, steps, guidance)
 
 
 def by_pipeline(

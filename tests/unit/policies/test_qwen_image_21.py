@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from paco_core.data.records.panels import split_grid
 from paco_core.data.records.prompt_text import prompt_from_theme
@@ -19,16 +18,15 @@ from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.sampling import sample_images
 from paco_core.grpo.sizes import ImageGrid
 from paco_core.io.files import DataError
-from paco_core.io.pictures import normalize_image
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey, Size
 from paco_core.policies.families import needs_text_encoders
 from tests.support.grpo_toys import recipe
+from tests.support.sampled import KEYS, pictures, pixels, sample
 from tests.support.tiny_pipelines import qwen_image_21
 
 LENGTH, SIZE = 48, (64, 64)
 PROMPTS = ["a red cat on the beach", "The colour", "No. The animal differs: the first shows cat and the second frog."]
-KEYS = [NoiseKey(f"p{n}", n, 3) for n in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(folder: Path, **options: Any) -> Any:
     return base.load_policy("qwen_image_21", str(folder), "cpu", "float32", **options)
-
-
-def pictures(*sizes: Size) -> list[Image.Image]:
-    """References of these widths and heights."""
-    rng = np.random.default_rng(4)
-    small = [Image.fromarray(rng.integers(0, 255, (4, 4, 3), dtype=np.uint8)) for _ in sizes]
-    return [image.resize(size, Image.Resampling.NEAREST) for image, size in zip(small, sizes, strict=True)]
-
-
-def array(image: Image.Image) -> np.ndarray:
-    return np.asarray(normalize_image(image), dtype=int)
-
-
-def sample(policy: Any, encoded: Any, size: Size, steps: int, guidance: float) -> np.ndarray:
-    trajectory = rollout(policy, encoded, range(3), KEYS, Sampling.for_policy(policy, size, steps, guidance))
-    return np.stack([array(image) for image in policy.decode(trajectory.latents, size)])
 
 
 def by_pipeline(policy: Any, size: Size, steps: int, guidance: float, images: list[Any], **options: Any) -> np.ndarray:
@@ -70,7 +52,7 @@ def by_pipeline(policy: Any, size: Size, steps: int, guidance: float, images: li
         for prompt, image, latents in rows
     ]  # fmt: skip
     assert all(image.mode == "RGBA" for image in generated)
-    return np.stack([array(image) for image in generated])
+    return np.stack([pixels(image) for image in generated])
 
 
 @pytest.mark.slow
@@ -157,7 +139,7 @@ def test_each_panel_of_a_story_has_earlier_panels_as_references(folder: Path) ->
                 height=page.part_size[0], width=page.part_size[1], num_inference_steps=3, latents=latents,
                 output_resolution=policy.reference_side(page.part_size),
             ).images[0]  # fmt: skip
-            assert np.abs(array(plain) - array(panels[place][number])).max() <= 1
+            assert np.abs(pixels(plain) - pixels(panels[place][number])).max() <= 1
     assert needs_text_encoders(recipe(family="qwen_image_21", panels="one_by_one"))
     assert not needs_text_encoders(recipe(family="qwen_image_21"))
     assert not needs_text_encoders(recipe(family="flux2_klein", panels="one_by_one"))
