@@ -71,6 +71,16 @@ def one_thread() -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def mlflow_environment() -> Iterator[None]:
+    """Restore the MLflow variables after each test: ``mlflow.set_tracking_uri`` exports its store to the process."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_")}
+    yield
+    for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The project's own root; read it, never write below it."""
