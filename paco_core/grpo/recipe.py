@@ -31,6 +31,7 @@ from paco_core.io.pictures import picture_digests, reference_digests
 from paco_core.models.licence import licence_front
 from paco_core.policies.base import Policy, Size, load_recipe_policy
 from paco_core.policies.compiled import compile_blocks, validate_compile
+from paco_core.policies.encoded import validate_equal_shapes
 from paco_core.policies.encodings import cache_folder
 from paco_core.policies.families import (
     max_predecessors,
@@ -118,7 +119,7 @@ def validate_recipe(
     validate_story_panels(recipe)
     validate_optimizer(recipe.optimizer)
     sharded = world_size > 1 and uses_fsdp2()
-    validate_sharding(recipe.family, sharded)
+    validate_sharding(recipe, sharded)
     validate_compile(recipe.compile, sharded=sharded)
     validate_whole_groups(whole_groups, recipe, world_size)
     if multiple is not None:
@@ -162,6 +163,9 @@ def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: 
     torch.manual_seed(recipe.seed)  # noise has separate generators; this seed is for layers such as dropout
     trained, train_digests = _prompts(recipe, policy, split, split.trained, [recipe.train_size])
     unseen, unseen_digests = _prompts(recipe, policy, split, split.unseen, recipe.eval_sizes)
+    if processes.sharded:
+        for records, prompts in ((split.trained, trained), (split.unseen, unseen)):
+            validate_equal_shapes([record.idx for record in records], prompts.encoded.rows)
     references, content = [train_digests, unseen_digests], {**context.identity, **_preference_digest(split)}
     key = policy_training_key(recipe, split.trained, split.unseen, references, content)
     texts = partial(texts_of, predecessors=trained.predecessors)

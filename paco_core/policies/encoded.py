@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from paco_core.io.files import DataError
+
 
 def mask_of(name: str) -> str:
     """Name of the mask (N, length) of a padded tensor: 1 = token, 0 = padding."""
@@ -36,6 +38,30 @@ def group_by_shapes(shapes: torch.Tensor) -> dict[tuple[tuple[int, int], ...], l
     for row, parts in enumerate(shapes.tolist()):
         groups.setdefault(tuple((high, wide) for high, wide in parts if high), []).append(row)
     return groups
+
+
+def validate_equal_shapes(idxs: Sequence[str], rows: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    """Check that no batch of prompts needs more than one transformer pass, as FSDP2 requires.
+
+    Args:
+        idxs: ids of the prompts.
+        rows: their encodings.
+
+    Raises:
+        DataError: if the reference images of two prompts differ in number or size.
+    """
+    first: dict[str, tuple[str, torch.Tensor]] = {}
+    for idx, row in zip(idxs, rows, strict=True):
+        for name, shapes in row.items():
+            if not (name.startswith("image_latents") and name.endswith(_SHAPES)):
+                continue
+            other, expected = first.setdefault(name, (idx, shapes))
+            if not torch.equal(shapes, expected):
+                raise DataError(
+                    f"the reference images of the prompts {other} and {idx} differ in number or size, so a batch needs "
+                    "several passes. FSDP2 needs the same number of passes in each process; use launch/ddp.yaml, or "
+                    "reference images of equal number and size"
+                )
 
 
 def ungroup(outputs: Sequence[torch.Tensor], groups: Iterable[Sequence[int]]) -> torch.Tensor:

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.policies.base import Size
+from paco_core.policies.encoded import validate_equal_shapes
 from paco_core.policies.families import family_of, validate_pipeline_folder
 from paco_core.policies.pipeline_truncation import find_truncated_prompts
 from paco_core.policies.truncation import truncations_by_id
@@ -201,3 +202,19 @@ def test_a_folder_of_another_size_or_variant_is_refused(
         validate_pipeline_folder(tmp_path, "model", "flux2_klein")
     with pytest.raises(DataError, match=message):
         load(tmp_path / "model")
+
+
+def test_reference_images_of_different_shapes_are_refused_under_fsdp2(folder: Path) -> None:
+    large, small, _ = pictures()
+    policy, ids = load(folder), ["p0", "p1", "p2"]
+
+    def validate(*references: list[Image.Image]) -> None:
+        encoded = policy.encode(PROMPTS[: len(references)], LENGTH, list(references), [[SIZE]] * len(references))
+        validate_equal_shapes(ids[: len(references)], encoded.rows)
+
+    validate([large], [large], [large])
+    for different in ([small], [large, large]):
+        with pytest.raises(DataError, match=r"p0 and p2.*launch/ddp\.yaml"):
+            validate([large], [large], different)
+    plain = load(folder, references=0)
+    validate_equal_shapes(ids, plain.encode(PROMPTS, LENGTH).rows)  # prompts of different lengths
