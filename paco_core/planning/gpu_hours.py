@@ -6,6 +6,7 @@ GPU. ``gpu_throughput.json`` lists the throughput and its source, ``gpu_speed.js
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class PassWork:
     """Passes of one model over images of one size.
 
     ``flops`` = floating-point operations of one pass without gradient; ``sampled`` and ``trained`` = numbers of passes
-    without and with gradient; ``measured`` = speeds of this model at this size, by the name of the GPU.
+    without and with gradient; ``measured`` = speeds of this model at this size, by the name of the GPU. A pass that
+    reuses text and references counts as a part of one.
     """
 
     flops: float
@@ -119,7 +121,7 @@ def present_gpus() -> list[PublishedGpu]:
     return [gpu for name in product_names() if (gpu := published_gpu(name)) is not None]
 
 
-def pass_flops(config: ModelConfig, tokens: float) -> float:
+def pass_flops(config: ModelConfig, tokens: float, reused: float = 0) -> float:
     """Floating-point operations of one pass of a multimodal diffusion transformer without gradient.
 
     Each block has 12 weights per token and squared width (4 in the attention's projections, 8 in the MLP), and attends
@@ -127,8 +129,10 @@ def pass_flops(config: ModelConfig, tokens: float) -> float:
 
     Args:
         tokens: number of tokens of image, references and text.
+        reused: number of these tokens whose keys and values are reused.
     """
-    return float(config.blocks * (24 * config.width**2 * tokens + 4 * config.width * tokens**2))
+    computed = tokens - reused
+    return float(config.blocks * (24 * config.width**2 * computed + 4 * config.width * computed * tokens))
 
 
 def _measured_flops(speed: GpuSpeed) -> float:
@@ -187,8 +191,11 @@ def training_work(
         trained: prompts that the recipe is trained on.
         evaluated: prompts of its evaluations.
     """
-    sampled = workload.epochs * (workload.rollout_passes + workload.untrained_passes)
-    parts = [_work(recipe, trained, recipe.train_size, root, sampled, workload.epochs * workload.trained_passes)]
+    rollouts, single, with_gradient = (
+        workload.epochs * passes
+        for passes in (workload.rollout_passes, workload.untrained_passes, workload.trained_passes)
+    )
+    parts = [_work(recipe, trained, recipe.train_size, root, recipe.sampling_steps, rollouts, single, with_gradient)]
     images = workload.evaluations * recipe.eval_prompts * len(recipe.eval_seeds)
     parts += image_work(recipe, evaluated, images, recipe.eval_steps, root)
     return [part for part in parts if part is not None]
@@ -201,17 +208,36 @@ def image_work(
     parts = references_per_part(recipe, records)
     passes = images * steps * family_of(recipe.family).passes_per_step(recipe.guidance)
     passes *= sum(map(len, parts)) / len(parts)
-    work = [_work(recipe, records, side, root, passes, 0) for side in recipe.eval_sizes]
+    work = [_work(recipe, records, side, root, steps, passes) for side in recipe.eval_sizes]
     return [part for part in work if part is not None]
 
 
 def _work(
-    recipe: PolicyRecipe, records: Sequence[PromptRecord], side: int, root: Path, sampled: float, trained: float
+    recipe: PolicyRecipe,
+    records: Sequence[PromptRecord],
+    side: int,
+    root: Path,
+    steps: int,
+    rollouts: float,
+    single: float = 0,
+    trained: float = 0,
 ) -> PassWork | None:
+    """Work of passes at one size.
+
+    Args:
+        steps: number of sampling steps of a rollout.
+        rollouts: number of passes in rollouts.
+        single: number of other passes without gradient.
+        trained: number of passes with gradient.
+    """
     if (config := model_config(root, recipe.model)) is None:
         return None
-    patch = side_multiple(root, recipe)
-    tokens = pixels_per_pass(recipe, records, side, patch) * tokens_per_pixel(root, recipe) + recipe.max_sequence_length
+    patch, density = side_multiple(root, recipe), tokens_per_pixel(root, recipe)
+    tokens = pixels_per_pass(recipe, records, side, patch) * density + recipe.max_sequence_length
+    flops, sizes = pass_flops(config, tokens), part_sizes(recipe, records, side, patch)
+    if family_of(recipe.family).reuses_conditions:  # each pass of a rollout but the first
+        image = sum(map(math.prod, sizes)) / len(sizes) * density
+        rollouts *= (1 + (steps - 1) * pass_flops(config, tokens, tokens - image) / flops) / steps
     references = [count for parts in references_per_part(recipe, records) for count in parts]
-    speeds = measured_speeds(recipe, part_sizes(recipe, records, side, patch), references)
-    return PassWork(pass_flops(config, tokens), sampled, trained, {speed.gpu: speed for speed in speeds})
+    speeds = measured_speeds(recipe, sizes, references)
+    return PassWork(flops, rollouts + single, trained, {speed.gpu: speed for speed in speeds})

@@ -40,6 +40,7 @@ class Family:
         side_tokens: the sides of an image are multiples of this number of tokens.
         text_sees_references: the text encoder reads prompt and references together. Panels that are generated one by
             one then need it until the end of a training.
+        reuses_conditions: passes without gradient compute text and references once for all sampling steps.
         recommended: guidance and sampling steps on the cards of its models, for images outside of a recipe.
         distilled: guidance and sampling steps of its models that are distilled to a few steps.
         parts: "module:function" that raises an error for a folder whose parts belong to different models. None = the
@@ -58,6 +59,7 @@ class Family:
     groups_texts: bool = False
     side_tokens: int = 1
     text_sees_references: bool = False
+    reuses_conditions: bool = False
     recommended: tuple[float, int] = (4.0, 50)
     distilled: tuple[float, int] = (1.0, 4)
     parts: str | None = None
@@ -152,6 +154,7 @@ FAMILIES = {
         groups_texts=True,
         side_tokens=2,
         text_sees_references=True,
+        reuses_conditions=True,
     ),
     "flux2_klein": Family(
         "paco_core.policies.flux2_klein:Flux2KleinPolicy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,16 @@ from paco_core.planning.gpu_hours import (
     describe_hours,
     hours_by_gpu,
     hours_on,
+    image_work,
+    pass_flops,
     published_gpu,
     published_gpus,
     reached_shares,
 )
 from paco_core.planning.gpu_speed import RECORD, GpuSpeed
+from paco_core.planning.models import PUBLIC
 from paco_core.planning.plan import plan
+from paco_core.policies.families import FAMILIES
 from paco_core.stages import declared
 
 FLUX = "flux_t2is"
@@ -99,6 +104,20 @@ def test_hours_follow_the_throughput_and_the_measurement() -> None:
     assert h200 is not None
     assert hours_on(work, h200) == GpuHours("NVIDIA H200", (360 + 180) / 3600, "2026-11-26")
     assert hours_on([*work, PassWork(1e13, 1, 0, {})], h200).measured is None, "one size of two was measured"
+
+
+def test_reused_keys_and_values_are_not_counted_again(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = profiles.read(repository, "klein").policies.recipe(FLUX)
+    update = {"family": "qwen_image_21", "model": "Qwen/Qwen-Image-2.1", "eval_sizes": [512], "guidance": 1.0}
+    recipe = recipe.model_copy(update={**update, "panels": "together"})
+    (reusing,) = image_work(recipe, [], 100, 40, repository)
+    family = replace(FAMILIES["qwen_image_21"], reuses_conditions=False)
+    monkeypatch.setitem(FAMILIES, "qwen_image_21", family)
+    (full,) = image_work(recipe, [], 100, 40, repository)
+    assert full.sampled == 100 * 40 and reusing.flops == full.flops
+    image, text = (2 * 512 // 32) ** 2, recipe.max_sequence_length
+    later = pass_flops(PUBLIC["Qwen/Qwen-Image-2.1"], image + text, reused=text) / full.flops
+    assert reusing.sampled == pytest.approx(100 * (1 + 39 * later)) and later < image / (image + text) + 0.01
 
 
 def test_hours_are_of_the_gpu_at_hand_or_of_those_with_enough_memory(machine: list[str]) -> None:
