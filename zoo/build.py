@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.io.files import DataError, read_json, write_json
-from zoo import clip, flux2_klein, flux_kontext, qwen_image_edit, recogniser_training, vlm_training
+from zoo import (
+    clip,
+    flux2_klein,
+    flux3_klein,
+    flux_kontext,
+    qwen_image_21,
+    qwen_image_edit,
+    recogniser_training,
+    vlm_training,
+    z_image,
+)
 from zoo.card import ModelCard, write_card
 from zoo.check import measure
 from zoo.fitting import Log
@@ -56,6 +68,18 @@ def _flux2_klein(work: Path, zoo: Path, log: Log) -> None:
 
 def _qwen_image_edit(work: Path, zoo: Path, log: Log) -> None:
     qwen_image_edit.build(work / "qwen_image_edit", zoo / "qwen_image_edit", _built(zoo, "qwen2_5_vl"), log)
+
+
+def _z_image(work: Path, zoo: Path, log: Log) -> None:
+    z_image.build(work / "z_image", zoo / "z_image", _built(zoo, "flux"), _built(zoo, "flux2_klein"), log)
+
+
+def _flux3_klein(work: Path, zoo: Path, log: Log) -> None:
+    flux3_klein.build(work / "flux3_klein", zoo / "flux3_klein", _built(zoo, "flux2_klein"), log)
+
+
+def _qwen_image_21(work: Path, zoo: Path, log: Log) -> None:
+    qwen_image_21.build(work / "qwen_image_21", zoo / "qwen_image_21", _built(zoo, "flux2_klein"), log)
 
 
 def _built(zoo: Path, member: str) -> Path:
@@ -224,6 +248,64 @@ MEMBERS: dict[str, Member] = {
         ),
         _flux2_klein,
     ),
+    "z_image": Member(
+        ModelCard(
+            "z_image",
+            "Storybook Z-Image",
+            "A `ZImagePipeline` with few parameters. It generates storybook sets as 2x2 grids of 64 and 128 px. It "
+            "contains the autoencoder of the storybook FLUX, the text encoder of the storybook FLUX.2 [klein], and a "
+            "single-stream transformer.",
+            "from diffusers import ZImagePipeline\n\n"
+            'pipeline = ZImagePipeline.from_pretrained("data/zoo/z_image")\n'
+            'settings = {"height": 64, "width": 64, "num_inference_steps": 10, "guidance_scale": 0.0}\n'
+            "pipeline(prompt, max_sequence_length=45, **settings)",
+            "The transformer learns by flow matching on the cached latents of 2x2 grids. Half of the steps have "
+            "panels of 32 px, half of 64 px. Half of the sets differ from their prompt in a shared trait. One prompt "
+            "in ten is empty. Sigma is logit-normal, with the pipeline's fixed shift of 2. The autoencoder and the "
+            "text encoder are not trained.\n\nMuon trains hidden matrices, AdamW the rest.",
+            "The errors of this model are intended: part of its sets are inconsistent, so reinforcement learning can "
+            "improve it. It supports storybook prompts in the 2x2 layout only.",
+        ),
+        _z_image,
+    ),
+    "flux3_klein": Member(
+        ModelCard(
+            "flux3_klein",
+            "Storybook FLUX 3 Klein",
+            "A `Flux3ModularPipeline` with few parameters. It generates storybook sets as 2x2 grids of 64 and 128 px. "
+            "It contains the autoencoder and the text encoder of the storybook FLUX.2 [klein], as the language model "
+            "of a Qwen3-VL, and a transformer with a block per kind of tokens before the joint blocks.",
+            "from diffusers import Flux3AutoBlocks\n\n"
+            'blocks = Flux3AutoBlocks()\nblocks.sub_blocks.pop("prompt_upsampler")\n'
+            'pipeline = blocks.init_pipeline("data/zoo/flux3_klein")\npipeline.load_components()\n'
+            "pipeline.update_components(guider=pipeline.guider.new(guidance_scale=1.0))\n"
+            'settings = {"height": 64, "width": 64, "num_inference_steps": 10, "max_sequence_length": 45}\n'
+            'pipeline(prompt=prompt, output="images", **settings)',
+            "The transformer learns as that of the storybook Z-Image, on latents of the storybook FLUX.2 [klein].",
+            "The errors of this model are intended: part of its sets are inconsistent, so reinforcement learning can "
+            "improve it. It supports storybook prompts in the 2x2 layout only, and no reference images. Its weights "
+            "are not in git.",
+        ),
+        _flux3_klein,
+    ),
+    "qwen_image_21": Member(
+        ModelCard(
+            "qwen_image_21",
+            "Storybook Qwen-Image-2.1",
+            "A `QwenImage21Pipeline` with few parameters. It generates storybook sets as 2x2 grids of 64 and 128 px. "
+            "It contains an autoencoder with an alpha channel (factor 16, 64 channels), the trained layers of the text "
+            "encoder of the storybook FLUX.2 [klein] in a Qwen3-VL, and a block-causal transformer.",
+            "from diffusers import QwenImage21Pipeline\n\n"
+            'pipeline = QwenImage21Pipeline.from_pretrained("data/zoo/qwen_image_21")\n'
+            "pipeline(prompt, height=64, width=64, num_inference_steps=10)",
+            "1. The autoencoder learns to reconstruct panels of 32 and 64 px (L1, L2, edges and opponent colors).\n2. "
+            "Transformer and text encoder learn as the transformer of the storybook Z-Image.",
+            "The errors of this model are intended: part of its sets are inconsistent, so reinforcement learning can "
+            "improve it. It supports storybook prompts in the 2x2 layout only, and no reference images. Its weights "
+            "are not in git.",
+        ),
+        _qwen_image_21,
+    ),
 }
 
 
@@ -252,11 +334,20 @@ def build(
     for name in chosen:
         with _Stopwatch(work_dir / name / "minutes.json") as watch:
             MEMBERS[name].build(work_dir, out_dir, log)
+        link_autoencoder(out_dir / name, out_dir / "flux")
         minutes[name] = watch.minutes
     for name in chosen:
         log(f"{name}: measuring")
         write_card(out_dir / name, MEMBERS[name].card, measure(name, out_dir), minutes[name])
         log(f"{name}: done in {minutes[name]:.0f} minutes of training, see {out_dir / name / 'README.md'}")
+
+
+def link_autoencoder(member: Path, flux: Path) -> None:
+    """Replace the autoencoder of a member by a link if it equals that of the FLUX, so its weights are stored once."""
+    weights, shared = (folder / "vae" / "diffusion_pytorch_model.safetensors" for folder in (member, flux))
+    if member != flux and weights.is_file() and filecmp.cmp(weights, shared, shallow=False):
+        weights.unlink()
+        weights.symlink_to(os.path.relpath(shared, weights.parent))
 
 
 class _Stopwatch:

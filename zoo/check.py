@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from zoo import (
     klein_reader,
     qwen_vae,
     recogniser_training,
+    set_batches,
     vlm_figures,
 )
 from zoo.names import validate_names
@@ -70,13 +72,16 @@ class MemberReport:
 
 
 def check(members: Sequence[str], zoo_dir: Path) -> list[MemberReport]:
-    """Measure members (all if empty) and compare each metric with the member's ``card.json``.
+    """Measure members (those in ``zoo_dir`` if empty) and compare each metric with the member's ``card.json``.
 
     Raises:
-        DataError: if a name is unknown.
+        DataError: if a name is unknown, or there is no member at all.
     """
     validate_names(members)
-    return [_check_member(member, zoo_dir) for member in members or MEASURES]
+    existing = [member for member in MEASURES if (zoo_dir / member).is_dir()]
+    if not members and not existing:
+        raise DataError(f"{zoo_dir}: contains no model; run `paco zoo build`, or `git checkout -- {zoo_dir}`")
+    return [_check_member(member, zoo_dir) for member in members or existing]
 
 
 def measure(member: str, zoo_dir: Path) -> dict[str, float]:
@@ -159,6 +164,22 @@ def _flux2_klein(zoo_dir: Path) -> dict[str, float]:
     return sets | edits | seconds | edit_figures.measure_stories(painter, reader, guidance)
 
 
+def _generator(family: str, zoo_dir: Path) -> dict[str, float]:
+    """The recognizer's readings of 2x2 grids of unseen prompts, with one forward pass per step."""
+    policy = base.load_policy(family, str(zoo_dir / family), "cpu", "float32")
+    recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
+    expected = storybook_prompts(48, 9_400)
+    figures: dict[str, float] = {}
+    for size in (2 * panel for panel in set_batches.SIZES):
+        prompts = [prompt.prompt for prompt in expected]
+        grids = edit_figures.generate_images(policy, prompts, None, size, 1.0, klein_reader.PAINT_LENGTH)
+        readings = [recogniser.read(_quarters(grid)) for grid in grids]
+        following = [gold_following(read, prompt.panels) for read, prompt in zip(readings, expected, strict=True)]
+        figures[f"gold_consistency_{size}px"] = sum(map(gold_consistency, readings)) / len(expected)
+        figures[f"gold_following_{size}px"] = sum(following) / len(expected)
+    return figures
+
+
 def _editor(family: str, zoo_dir: Path) -> Any:
     return base.load_policy(family, str(zoo_dir / family), "cpu", "float32")
 
@@ -208,4 +229,7 @@ MEASURES: dict[str, Callable[[Path], dict[str, float]]] = {
     "flux_kontext": _flux_kontext,
     "qwen_image_edit": _qwen_image_edit,
     "flux2_klein": _flux2_klein,
+    "z_image": partial(_generator, "z_image"),
+    "flux3_klein": partial(_generator, "flux3_klein"),
+    "qwen_image_21": partial(_generator, "qwen_image_21"),
 }

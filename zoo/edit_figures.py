@@ -74,18 +74,22 @@ def evaluate_edits(reader: Recogniser, edits: Sequence[Edit], images: Sequence[I
 def generate_images(
     policy: Policy,
     instructions: Sequence[str],
-    references: Sequence[References],
+    references: Sequence[References] | None,
     size: int,
     guidance: float,
     length: int,
 ) -> list[Image]:
-    """One edit an instruction by the ODE."""
+    """One square image per instruction or prompt, by the ODE.
+
+    Args:
+        references: of each instruction. None: the prompts have no references.
+    """
     square = (size, size)
-    encoded = policy.encode(instructions, length, references, [[square]] * len(references))
+    encoded = policy.encode(instructions, length, references, [[square]] * len(references or ()))
     sampling = Sampling.for_policy(policy, square, STEPS, guidance)
     images: list[Image] = []
-    for start in range(0, len(references), BATCH):
-        rows = range(start, min(start + BATCH, len(references)))
+    for start in range(0, len(instructions), BATCH):
+        rows = range(start, min(start + BATCH, len(instructions)))
         keys = [NoiseKey(f"edit-{row}", 0, SEED) for row in rows]
         images += policy.decode(rollout(policy, encoded, rows, keys, sampling).latents, square)
     return images

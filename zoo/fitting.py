@@ -21,8 +21,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from paco_core.io.atomic import atomic
-from paco_core.io.files import read_json, write_json
+from paco_core.io.files import read_json, write_json, write_text
 from paco_core.io.progress import Progress
+from paco_core.models.pipeline_index import MODULAR
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -230,7 +231,9 @@ def fit_pipeline(
     def export(_steps: int) -> None:
         parts.eval()
         with atomic(out, replace=True) as folder:
-            pipeline().save_pretrained(folder)
+            pipeline().save_pretrained(str(folder))  # modular pipelines accept no Path
+            if (index := folder / MODULAR).is_file():  # it contains the folder of each part
+                write_text(index, index.read_text().replace(str(folder), f"data/zoo/{out.name}"))
             for weights in folder.glob("*/*.safetensors"):
                 _halve(weights)
             for file in folder.rglob("config.json"):

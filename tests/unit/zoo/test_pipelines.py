@@ -21,7 +21,8 @@ class Saved:
     def __init__(self, parts: nn.Module) -> None:
         self.parts = parts
 
-    def save_pretrained(self, folder: Path) -> None:
+    def save_pretrained(self, save_directory: str) -> None:
+        folder = Path(save_directory)
         assert not self.parts.training, "dropout would be on"
         for name in ("transformer", "text_encoder"):
             (folder / name).mkdir(parents=True)

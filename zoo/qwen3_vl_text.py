@@ -1,0 +1,59 @@
+"""The text encoder of the small FLUX 3 Klein and Qwen-Image-2.1: a Qwen3-VL that reads texts as the small klein."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import (
+    Qwen2VLImageProcessor,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
+)
+
+from zoo.klein_reader import CHAT_TEMPLATE, TRAINED, WIDTH
+from zoo.set_batches import klein_weights
+
+LANGUAGE = "model.language_model."  # prefix of the weights of the language model
+
+
+def text_encoder_of(klein: Any, layers: int) -> Qwen3VLForConditionalGeneration:
+    """A frozen Qwen3-VL with the trained layers of the small klein's text encoder. Its vision encoder is random.
+
+    Args:
+        layers: of the language model. Layers after the trained ones return their input.
+    """
+    text = klein.config.to_dict()
+    heads = {name: text[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim")}
+    sizes = {name: text[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "rms_norm_eps")}
+    rope = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]}
+    config = Qwen3VLConfig(
+        text_config={
+            **heads, **sizes, "num_hidden_layers": layers, "max_position_embeddings": 512,
+            "pad_token_id": text["pad_token_id"], "tie_word_embeddings": True,
+            "rope_parameters": {**rope, "rope_theta": text["rope_parameters"]["rope_theta"]},
+        },
+        vision_config={
+            "depth": 1, "hidden_size": 32, "num_heads": 1, "intermediate_size": 32, "out_hidden_size": WIDTH,
+            "patch_size": 16, "num_position_embeddings": 16, "deepstack_visual_indexes": [],
+        },
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    encoder = Qwen3VLForConditionalGeneration(config).eval().requires_grad_(False)
+    weights = klein_weights(klein, encoder.state_dict(), LANGUAGE)
+    with torch.no_grad():
+        for layer in encoder.model.language_model.layers[TRAINED:]:
+            for weight in layer.parameters():
+                weight.zero_()
+    encoder.load_state_dict(weights, strict=False)
+    return encoder
+
+
+def processor_of(tokenizer: Any) -> Qwen3VLProcessor:
+    """The klein's tokenizer as a processor of Qwen3-VL. The pipeline reads texts only."""
+    images = {"size": {"shortest_edge": 64**2, "longest_edge": 64**2}, "patch_size": 16}
+    return Qwen3VLProcessor(
+        Qwen2VLImageProcessor(**images), tokenizer, Qwen3VLVideoProcessor(**images), chat_template=CHAT_TEMPLATE
+    )
