@@ -79,7 +79,8 @@ def build(work: Path, out: Path, klein: Path, log: Log = print) -> None:
     tokenizer, reader, vae = parts.tokenizer, parts.text_encoder, parts.vae.eval()
     pool = LatentPool.build(lambda pixels: encode(vae, pixels), list(SIZES), work / "latents.safetensors", log)
     torch.manual_seed(0)
-    transformer, encoder = new_transformer(), text_encoder_of(reader, layers=max(LAYERS))
+    transformer, processor = new_transformer(), processor_of(tokenizer)
+    encoder = text_encoder_of(reader, len(processor.tokenizer), layers=max(LAYERS))
     log(f"flux3_klein: transformer of {sum(w.numel() for w in transformer.parameters()) / 1e6:.2f} M parameters")
 
     fit_pipeline(
@@ -96,7 +97,7 @@ def build(work: Path, out: Path, klein: Path, log: Log = print) -> None:
                 "scheduler": FlowMatchEulerDiscreteScheduler(shift=SHIFT),
                 "vae": vae,
                 "text_encoder": encoder,
-                "tokenizer": processor_of(tokenizer),
+                "tokenizer": processor,
                 "transformer": transformer,
             },
         ),

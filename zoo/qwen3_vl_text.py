@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -13,19 +14,22 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
-from zoo.klein_reader import CHAT_TEMPLATE, TRAINED, WIDTH
+from zoo.klein_reader import END, START, TRAINED, WIDTH
 from zoo.set_batches import klein_weights
+from zoo.vlm import CHAT_TEMPLATE
 
+IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 LANGUAGE = "model.language_model."  # prefix of the weights of the language model
 
 
-def text_encoder_of(klein: Any, layers: int) -> Qwen3VLForConditionalGeneration:
+def text_encoder_of(klein: Any, words: int, layers: int) -> Qwen3VLForConditionalGeneration:
     """A frozen Qwen3-VL with the trained layers of the small klein's text encoder. Its vision encoder is random.
 
     Args:
+        words: number of tokens. Those after the klein's tokens have random embeddings.
         layers: of the language model. Layers after the trained ones return their input.
     """
-    text = klein.config.to_dict()
+    text = klein.config.to_dict() | {"vocab_size": words}
     heads = {name: text[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim")}
     sizes = {name: text[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "rms_norm_eps")}
     rope = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]}
@@ -43,7 +47,9 @@ def text_encoder_of(klein: Any, layers: int) -> Qwen3VLForConditionalGeneration:
     )  # fmt: skip
     encoder = Qwen3VLForConditionalGeneration(config).eval().requires_grad_(False)
     weights = klein_weights(klein, encoder.state_dict(), LANGUAGE)
+    known = weights.pop(f"{LANGUAGE}embed_tokens.weight")
     with torch.no_grad():
+        encoder.get_input_embeddings().weight[: len(known)] = known
         for layer in encoder.model.language_model.layers[TRAINED:]:
             for weight in layer.parameters():
                 weight.zero_()
@@ -51,9 +57,12 @@ def text_encoder_of(klein: Any, layers: int) -> Qwen3VLForConditionalGeneration:
     return encoder
 
 
-def processor_of(tokenizer: Any) -> Qwen3VLProcessor:
-    """The klein's tokenizer as a processor of Qwen3-VL. The pipeline reads texts only."""
-    images = {"size": {"shortest_edge": 64**2, "longest_edge": 64**2}, "patch_size": 16}
+def processor_of(klein: Any) -> Qwen3VLProcessor:
+    """A processor of Qwen3-VL with the klein's tokenizer, to which the tokens of images are added."""
+    tokenizer = deepcopy(klein)
+    tokenizer.add_special_tokens({"additional_special_tokens": [START, END, *IMAGE_TOKENS]})
+    tokenizer.chat_template = CHAT_TEMPLATE
+    sizes = {"size": {"shortest_edge": 64**2, "longest_edge": 64**2}, "patch_size": 16}
     return Qwen3VLProcessor(
-        Qwen2VLImageProcessor(**images), tokenizer, Qwen3VLVideoProcessor(**images), chat_template=CHAT_TEMPLATE
+        Qwen2VLImageProcessor(**sizes), tokenizer, Qwen3VLVideoProcessor(**sizes), chat_template=CHAT_TEMPLATE
     )

@@ -144,11 +144,12 @@ def build(work: Path, out: Path, klein: Path, log: Log = print) -> None:
     pool = LatentPool.build(lambda pixels: encode(vae, pixels), list(SIZES), work / "latents.safetensors", log)
     reader = Flux2KleinPipeline.from_pretrained(klein, transformer=None, vae=None)
     torch.manual_seed(0)
-    encoder = text_encoder_of(reader.text_encoder, layers=TRAINED)
+    processor = processor_of(reader.tokenizer)
+    encoder = text_encoder_of(reader.text_encoder, len(processor.tokenizer), layers=TRAINED)
     encoder.model.language_model.requires_grad_(True)
     parts = torch.nn.ModuleDict({"transformer": new_transformer(), "text_encoder": encoder})
     pipeline = QwenImage21Pipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(shift=SHIFT), vae=vae, processor=processor_of(reader.tokenizer),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=SHIFT), vae=vae, processor=processor,
         **dict(parts.items()),
     )  # fmt: skip
     count = sum(weight.numel() for weight in parts["transformer"].parameters())

@@ -51,8 +51,8 @@ def test_prompts_are_read_as_by_the_pipeline(pipeline: Any, klein: Any) -> None:
 
 def test_prompts_of_flux3_are_read_as_by_the_pipeline(klein: Any) -> None:
     prompts = ["", *(prompt.prompt for prompt in storybook_prompts(2, seed=5))]
-    encoder = text_encoder_of(klein.text_encoder, layers=max(LAYERS))
     processor = processor_of(klein.tokenizer)
+    encoder = text_encoder_of(klein.text_encoder, len(processor.tokenizer), layers=max(LAYERS))
     expected = [
         Flux3TextEncoderStep._get_qwen3_vl_prompt_embeds(encoder, processor, text, max_sequence_length=PAINT_LENGTH)
         for text in prompts
