@@ -1,7 +1,8 @@
 """The small FLUX 3 Klein: a modular pipeline that generates storybook sets at 64 and 128 px.
 
 Only its transformer is trained. Its autoencoder is that of the small FLUX.2 [klein]. Its text encoder is a Qwen3-VL
-whose language model has the trained layers of the small klein's text encoder; later layers return their input.
+whose language model has the trained layers of the small klein's text encoder; later layers return their input. The
+scheduler is the default of the pipeline.
 
 Its weights are not in git: they do not fit into the 75 MB of all models.
 """
@@ -13,7 +14,6 @@ from typing import Any
 
 import torch
 from diffusers import (
-    FlowMatchEulerDiscreteScheduler,
     Flux2KleinPipeline,
     Flux3ModularPipeline,
     Flux3Transformer2DModel,
@@ -28,7 +28,7 @@ from zoo.flux import LatentPool
 from zoo.flux2_klein import encode
 from zoo.klein_reader import PAINT_LENGTH, TRAINED, WIDTH, tokenise
 from zoo.qwen3_vl_text import processor_of, text_encoder_of
-from zoo.set_batches import SCHEDULE, SHIFT, SIZES, SetBatch, is_hidden
+from zoo.set_batches import SCHEDULE, SIZES, SetBatch, is_hidden
 
 
 def new_transformer() -> Flux3Transformer2DModel:
@@ -94,7 +94,6 @@ def build(work: Path, out: Path, klein: Path, log: Log = print) -> None:
         pipeline=lambda: build_modular(
             Flux3ModularPipeline,
             {
-                "scheduler": FlowMatchEulerDiscreteScheduler(shift=SHIFT),
                 "vae": vae,
                 "text_encoder": encoder,
                 "tokenizer": processor,
