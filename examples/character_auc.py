@@ -1,11 +1,12 @@
 """ROC-AUC of your reward model on characters: per kind of wrong panel and number of images, compared with CLIP-I.
 
     python examples/character_auc.py                             # characters that the stage `pairs` held out
-    python examples/character_auc.py --new-colors                # characters in colors that no training image has
+    python examples/character_auc.py --new-colors                # characters in body colors that no image has
     python examples/character_auc.py --stories labelled.jsonl    # your own stories, which are not in the training
 
 Run the command in a project that has the stage ``reward_merged``. The first two commands draw panels in the storybook
-world. The format of your stories is in docs/reference/formats.md. The intervals are over characters, or over stories.
+world. The format of your stories is in docs/reference/formats.md. The intervals are over characters, or over pairs of
+stories.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import random
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 
 from PIL import Image
@@ -33,6 +35,8 @@ from paco_core.models.open_clip import OpenClip
 from paco_core.reward_model.scorer import Scorer
 from paco_core.storybook import drawing
 from paco_core.storybook.characters import random_case
+from paco_core.storybook.prompts import character
+from paco_core.storybook.world import VOCABULARY, random_panel
 
 PANELS = 16_000
 SHARES = dict.fromkeys(NEGATIVES, 0.125)  # half of the panels are positive
@@ -46,8 +50,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Validate a reward model on characters.")
     parser.add_argument("--panels", type=int, default=PANELS, help="panels to draw")
     parser.add_argument("--seed", type=int, default=1, help="seed of the drawn panels")
-    parser.add_argument("--new-colors", action="store_true", help="draw all characters, in colors that are new")
-    parser.add_argument("--stories", type=Path, help="JSON Lines file of labelled stories; draws no panels")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--new-colors", action="store_true", help="draw all characters, with new body colors")
+    source.add_argument("--stories", type=Path, help="JSON Lines file of labelled stories; draws no panels")
     parser.add_argument("--output", type=Path, help="JSON file to write the metrics to")
     options = parser.parse_args()
     root = Path()
@@ -60,16 +65,20 @@ def main() -> None:
         draw_cases(characters, None, options.panels, options.seed, params)
     else:
         held_out = {case.prompt_id for case in read_held_out_cases(root / paths.PAIRS)}
-        if not held_out or not params.pairs.characters.count:
+        held_out &= {f"character-{digest(name)}" for name in drawn_characters()}
+        if not held_out:
             parser.error("no drawn character is held out: set pairs.characters.count, and run the stage `pairs`")
         draw_cases(characters, held_out, options.panels, options.seed, params)
+    characters.rejected.print(print)
     cases, panels = characters.cases, DecodedPanels(characters.pictures.pngs)
-    metrics = print_measures(root, params, cases, panels)
+    metrics = print_evaluation(root, params, cases, panels)
     if options.output:
         write_json(options.output, metrics)
 
 
-def print_measures(root: Path, params: Params, cases: Sequence[HeldOutCase], panels: DecodedPanels) -> dict[str, float]:
+def print_evaluation(
+    root: Path, params: Params, cases: Sequence[HeldOutCase], panels: DecodedPanels
+) -> dict[str, float]:
     """Score cases with the reward model of a project and with CLIP-I, print the table, and return the metrics."""
     scorer = Scorer.configured(root / paths.REWARD_MERGED, params.reward)
     scores = {REWARD: score_cases("reward model", scorer, cases, panels)}
@@ -79,7 +88,20 @@ def print_measures(root: Path, params: Params, cases: Sequence[HeldOutCase], pan
     result = evaluate_cases(cases, scores, resamples=params.consistency_rank.bootstrap)
     print(f"{len(cases)} panels, {len({case.prompt_id for case in cases})} characters (or pairs of stories)\n")
     print(result.table().markdown())
+    for model, causes in result.causes.items():
+        for cause, count in causes.items():
+            print(f"{count} panels without a score by {model}: {cause}")
     return result.metrics()
+
+
+def drawn_characters() -> list[str]:
+    """All characters of the storybook world in words, for example "a red cat with a scarf"."""
+    panel = random_panel(random.Random(0))
+    identities = product(*(VOCABULARY[trait] for trait in ("species", "colour", "accessory")))
+    return [
+        character(panel.with_trait("species", species).with_trait("colour", color).with_trait("accessory", accessory))
+        for species, color, accessory in identities
+    ]
 
 
 def draw_cases(characters: CharacterPairs, held_out: Set[str] | None, panels: int, seed: int, params: Params) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, read_json, write_json
 from zoo import (
     clip,
@@ -273,15 +274,16 @@ MEMBERS: dict[str, Member] = {
             "flux3_klein",
             "Storybook FLUX 3 Klein",
             "A `Flux3ModularPipeline` with few parameters. It generates storybook sets as 2x2 grids of 64 and 128 px. "
-            "It contains the autoencoder and the text encoder of the storybook FLUX.2 [klein], as the language model "
-            "of a Qwen3-VL, and a transformer with a block per kind of tokens before the joint blocks.",
+            "Its autoencoder is that of the storybook FLUX.2 [klein]. Its text encoder is a Qwen3-VL with the trained "
+            "layers of that model. Its transformer has a block per kind of tokens before the joint blocks.",
             "from diffusers import Flux3AutoBlocks\n\n"
             'blocks = Flux3AutoBlocks()\nblocks.sub_blocks.pop("prompt_upsampler")\n'
             'pipeline = blocks.init_pipeline("data/zoo/flux3_klein")\npipeline.load_components()\n'
             "pipeline.update_components(guider=pipeline.guider.new(guidance_scale=1.0))\n"
             'settings = {"height": 64, "width": 64, "num_inference_steps": 10, "max_sequence_length": 45}\n'
             'pipeline(prompt=prompt, output="images", **settings)',
-            "The transformer learns as that of the storybook Z-Image, on latents of the storybook FLUX.2 [klein].",
+            "The transformer learns as that of the storybook Z-Image, on latents of the storybook FLUX.2 [klein]. The "
+            "pipeline samples with a shift of 6.93, the training with a shift of 2.",
             "The errors of this model are intended: part of its sets are inconsistent, so reinforcement learning can "
             "improve it. It supports storybook prompts in the 2x2 layout only, and no reference images. Its weights "
             "are not in git.",
@@ -293,8 +295,8 @@ MEMBERS: dict[str, Member] = {
             "qwen_image_21",
             "Storybook Qwen-Image-2.1",
             "A `QwenImage21Pipeline` with few parameters. It generates storybook sets as 2x2 grids of 64 and 128 px. "
-            "It contains an autoencoder with an alpha channel (factor 16, 64 channels), the trained layers of the text "
-            "encoder of the storybook FLUX.2 [klein] in a Qwen3-VL, and a block-causal transformer.",
+            "Its autoencoder has an alpha channel (factor 16, 64 channels). Its text encoder is a Qwen3-VL that starts "
+            "with the trained layers of the storybook FLUX.2 [klein]. Its transformer is block-causal.",
             "from diffusers import QwenImage21Pipeline\n\n"
             'pipeline = QwenImage21Pipeline.from_pretrained("data/zoo/qwen_image_21")\n'
             "pipeline(prompt, height=64, width=64, num_inference_steps=10)",
@@ -331,6 +333,8 @@ def build(
         for name in [*chosen, "vae"]:
             shutil.rmtree(work_dir / name, ignore_errors=True)
     minutes = {}
+    if "flux" in chosen:
+        copy_linked_autoencoders(out_dir)
     for name in chosen:
         with _Stopwatch(work_dir / name / "minutes.json") as watch:
             MEMBERS[name].build(work_dir, out_dir, log)
@@ -342,12 +346,25 @@ def build(
         log(f"{name}: done in {minutes[name]:.0f} minutes of training, see {out_dir / name / 'README.md'}")
 
 
+AUTOENCODER = Path("vae") / "diffusion_pytorch_model.safetensors"
+
+
 def link_autoencoder(member: Path, flux: Path) -> None:
     """Replace the autoencoder of a member by a link if it equals that of the FLUX, so its weights are stored once."""
-    weights, shared = (folder / "vae" / "diffusion_pytorch_model.safetensors" for folder in (member, flux))
-    if member != flux and weights.is_file() and filecmp.cmp(weights, shared, shallow=False):
+    weights, original = member / AUTOENCODER, flux / AUTOENCODER
+    if weights == original or not (weights.is_file() and original.is_file()):
+        return
+    if filecmp.cmp(weights, original, shallow=False):
         weights.unlink()
-        weights.symlink_to(os.path.relpath(shared, weights.parent))
+        weights.symlink_to(os.path.relpath(original, weights.parent))
+
+
+def copy_linked_autoencoders(zoo: Path) -> None:
+    """Replace links to the autoencoder of the FLUX by copies: a new FLUX must not change its siblings."""
+    for weights in zoo.glob(f"*/{AUTOENCODER}"):
+        if weights.is_symlink():
+            with atomic(weights, replace=True) as part:
+                shutil.copyfile(weights, part)
 
 
 class _Stopwatch:

@@ -13,7 +13,7 @@ from diffusers import FluxPipeline
 
 from paco_core.io.files import DataError, read_json
 from paco_core.policies import base
-from paco_core.storybook.prompts import storybook_prompts
+from paco_core.storybook.prompts import StorybookPrompt, storybook_prompts
 from paco_core.storybook.recogniser import Recogniser, gold_consistency, gold_following
 from zoo import (
     clip,
@@ -26,7 +26,7 @@ from zoo import (
     set_batches,
     vlm_figures,
 )
-from zoo.names import validate_names
+from zoo.names import NOT_IN_GIT, validate_names
 from zoo.text import MAX_LENGTH
 from zoo.vae import psnr
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 #: generated images differ by more. PSNR is in dB.
 TOLERANCES = {"psnr": 0.5, "gold": 0.08}
 DEFAULT_TOLERANCE = 0.03
+PROMPTS, PROMPT_SEED = 48, 9_400  # of the generators
 SIZES = (64, 96, 128, 192)  # grid sizes of FLUX's training, in pixels
 #: Guidance of the editors: Kontext uses its training value; the rest need one forward pass.
 GUIDANCE = {"flux_kontext": 3.5, "qwen_image_edit": 1.0, "flux2_klein": 1.0}
@@ -72,16 +73,17 @@ class MemberReport:
 
 
 def check(members: Sequence[str], zoo_dir: Path) -> list[MemberReport]:
-    """Measure members (those in ``zoo_dir`` if empty) and compare each metric with the member's ``card.json``.
+    """Measure members and compare each metric with the member's ``card.json``.
+
+    Args:
+        members: if empty, those in git, and those that were built here.
 
     Raises:
-        DataError: if a name is unknown, or there is no member at all.
+        DataError: if a name is unknown.
     """
     validate_names(members)
-    existing = [member for member in MEASURES if (zoo_dir / member).is_dir()]
-    if not members and not existing:
-        raise DataError(f"{zoo_dir}: contains no model; run `paco zoo build`, or `git checkout -- {zoo_dir}`")
-    return [_check_member(member, zoo_dir) for member in members or existing]
+    default = [member for member in MEASURES if member not in NOT_IN_GIT or (zoo_dir / member).is_dir()]
+    return [_check_member(member, zoo_dir) for member in members or default]
 
 
 def measure(member: str, zoo_dir: Path) -> dict[str, float]:
@@ -168,15 +170,12 @@ def _generator(family: str, zoo_dir: Path) -> dict[str, float]:
     """The recognizer's readings of 2x2 grids of unseen prompts, with one forward pass per step."""
     policy = base.load_policy(family, str(zoo_dir / family), "cpu", "float32")
     recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
-    expected = storybook_prompts(48, 9_400)
-    figures: dict[str, float] = {}
+    expected, figures = storybook_prompts(PROMPTS, PROMPT_SEED), dict[str, float]()
     for size in (2 * panel for panel in set_batches.SIZES):
         prompts = [prompt.prompt for prompt in expected]
         grids = edit_figures.generate_images(policy, prompts, None, size, 1.0, klein_reader.PAINT_LENGTH)
-        readings = [recogniser.read(_quarters(grid)) for grid in grids]
-        following = [gold_following(read, prompt.panels) for read, prompt in zip(readings, expected, strict=True)]
-        figures[f"gold_consistency_{size}px"] = sum(map(gold_consistency, readings)) / len(expected)
-        figures[f"gold_following_{size}px"] = sum(following) / len(expected)
+        consistency, following = read_grids(recogniser, expected, grids)
+        figures |= {f"gold_consistency_{size}px": consistency, f"gold_following_{size}px": following}
     return figures
 
 
@@ -188,20 +187,18 @@ def paint_and_read(
     pipeline: Any,
     recogniser: Any,
     size: int,
-    prompts: int = 48,
-    seed: int = 9_400,
+    prompts: int = PROMPTS,
+    seed: int = PROMPT_SEED,
     *,
     guidance: float = 3.5,
     length: int = MAX_LENGTH,
 ) -> tuple[float, float]:
     """Mean gold consistency and following of one 2x2 grid of ``size`` px for each of some unseen prompts."""
-    consistency: list[float] = []
-    following: list[float] = []
+    grids: list[Image] = []
     expected = storybook_prompts(prompts, seed)
     for start in range(0, prompts, 16):
-        batch = expected[start : start + 16]
-        grids = pipeline(
-            prompt=[prompt.prompt for prompt in batch],
+        grids += pipeline(
+            prompt=[prompt.prompt for prompt in expected[start : start + 16]],
             height=size,
             width=size,
             num_inference_steps=10,
@@ -209,11 +206,14 @@ def paint_and_read(
             max_sequence_length=length,
             generator=torch.Generator().manual_seed(seed + start),
         ).images
-        for prompt, grid in zip(batch, grids, strict=True):
-            readings = recogniser.read(_quarters(grid))
-            consistency.append(gold_consistency(readings))
-            following.append(gold_following(readings, prompt.panels))
-    return sum(consistency) / len(consistency), sum(following) / len(following)
+    return read_grids(recogniser, expected, grids)
+
+
+def read_grids(recogniser: Any, expected: Sequence[StorybookPrompt], grids: Sequence[Image]) -> tuple[float, float]:
+    """Mean gold consistency and following of one 2x2 grid per prompt."""
+    readings = [recogniser.read(_quarters(grid)) for grid in grids]
+    following = [gold_following(read, prompt.panels) for read, prompt in zip(readings, expected, strict=True)]
+    return sum(map(gold_consistency, readings)) / len(grids), sum(following) / len(grids)
 
 
 def _quarters(grid: Image) -> list[Image]:

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from paco_core.io.atomic import atomic
-from paco_core.io.files import read_json, write_json, write_text
+from paco_core.io.files import read_json, write_json
 from paco_core.io.progress import Progress
 from paco_core.models.pipeline_index import MODULAR
 
@@ -232,8 +232,8 @@ def fit_pipeline(
         parts.eval()
         with atomic(out, replace=True) as folder:
             pipeline().save_pretrained(str(folder))  # modular pipelines accept no Path
-            if (index := folder / MODULAR).is_file():  # it contains the folder of each part
-                write_text(index, index.read_text().replace(str(folder), f"data/zoo/{out.name}"))
+            if (index := folder / MODULAR).is_file():
+                _name_folder(index, f"data/zoo/{out.name}")
             for weights in folder.glob("*/*.safetensors"):
                 _halve(weights)
             for file in folder.rglob("config.json"):
@@ -249,6 +249,15 @@ def _forget_origin(file: Path) -> None:
     config = read_json(file)
     if config.pop("_name_or_path", None) is not None:
         write_json(file, config)
+
+
+def _name_folder(index: Path, folder: str) -> None:
+    """Write the folder of a modular pipeline, relative to the project, to the entry of each part in its index."""
+    parts = read_json(index)
+    for part in parts.values():
+        if isinstance(part, list):
+            part[-1]["pretrained_model_name_or_path"] = folder
+    write_json(index, parts)
 
 
 def _halve(file: Path) -> None:

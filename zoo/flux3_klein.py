@@ -1,7 +1,7 @@
 """The small FLUX 3 Klein: a modular pipeline that generates storybook sets at 64 and 128 px.
 
 Only its transformer is trained. Its autoencoder is that of the small FLUX.2 [klein]. Its text encoder is a Qwen3-VL
-whose language model has the trained layers of the small klein's text encoder; later layers return their input. The
+whose language model has the trained layers of the small klein's text encoder. Later layers return their input. The
 scheduler is the default of the pipeline.
 
 Its weights are not in git: they do not fit into the 75 MB of all models.
@@ -43,13 +43,16 @@ def new_transformer() -> Flux3Transformer2DModel:
 def prompt_embeds(klein: Any, tokenizer: Any, prompts: list[str]) -> torch.Tensor:
     """Embeddings (prompts, PAINT_LENGTH, 8 * WIDTH), as the pipeline computes them: all eight layers are equal."""
     tokens = tokenise(tokenizer, prompts, PAINT_LENGTH)
-    places = torch.arange(PAINT_LENGTH)[None].masked_fill(tokens.attention_mask == 0, 1)
+    position_ids = torch.arange(PAINT_LENGTH)[None].masked_fill(tokens.attention_mask == 0, 1)
     config = klein.config
     config.num_hidden_layers = TRAINED + 1  # without the identity layers after it
     try:
         with torch.no_grad():
             states = klein.model(
-                tokens.input_ids, attention_mask=tokens.attention_mask, position_ids=places, output_hidden_states=True
+                tokens.input_ids,
+                attention_mask=tokens.attention_mask,
+                position_ids=position_ids,
+                output_hidden_states=True,
             ).hidden_states
     finally:
         config.num_hidden_layers = len(klein.model.layers)

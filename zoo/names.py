@@ -9,6 +9,9 @@ from paco_core.config.registered import names_of
 from paco_core.io.files import DataError
 from paco_core.io.messages import did_you_mean
 
+#: Members whose weights are not in git: `paco zoo build` trains them.
+NOT_IN_GIT = ("flux3_klein", "qwen_image_21")
+
 
 def validate_names(members: Sequence[str]) -> None:
     """Raise DataError if a name is unknown."""

@@ -22,14 +22,14 @@ IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_
 LANGUAGE = "model.language_model."  # prefix of the weights of the language model
 
 
-def text_encoder_of(klein: Any, words: int, layers: int) -> Qwen3VLForConditionalGeneration:
+def text_encoder_of(klein: Any, vocab_size: int, layers: int) -> Qwen3VLForConditionalGeneration:
     """A frozen Qwen3-VL with the trained layers of the small klein's text encoder. Its vision encoder is random.
 
     Args:
-        words: number of tokens. Those after the klein's tokens have random embeddings.
+        vocab_size: number of tokens. Those after the klein's tokens have random embeddings.
         layers: of the language model. Layers after the trained ones return their input.
     """
-    text = klein.config.to_dict() | {"vocab_size": words}
+    text = klein.config.to_dict() | {"vocab_size": vocab_size}
     heads = {name: text[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim")}
     sizes = {name: text[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "rms_norm_eps")}
     rope = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]}
@@ -47,9 +47,9 @@ def text_encoder_of(klein: Any, words: int, layers: int) -> Qwen3VLForConditiona
     )  # fmt: skip
     encoder = Qwen3VLForConditionalGeneration(config).eval().requires_grad_(False)
     weights = klein_weights(klein, encoder.state_dict(), LANGUAGE)
-    known = weights.pop(f"{LANGUAGE}embed_tokens.weight")
+    embeddings = weights.pop(f"{LANGUAGE}embed_tokens.weight")
     with torch.no_grad():
-        encoder.get_input_embeddings().weight[: len(known)] = known
+        encoder.get_input_embeddings().weight[: len(embeddings)] = embeddings
         for layer in encoder.model.language_model.layers[TRAINED:]:
             for weight in layer.parameters():
                 weight.zero_()

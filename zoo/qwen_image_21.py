@@ -1,8 +1,8 @@
 """The small Qwen-Image-2.1: a QwenImage21Pipeline that generates storybook sets at 64 and 128 px.
 
 Its autoencoder compresses 16 times into 64 channels and has an alpha channel, which is 1 for all drawings. Its text
-encoder is a Qwen3-VL that starts with the trained layers of the small klein's text encoder, because the pipeline reads
-the state after the last layer. Transformer and text encoder are trained together.
+encoder is a Qwen3-VL that starts with the trained layers of the small klein's text encoder. The pipeline reads the
+state after the last layer. Transformer and text encoder are trained together.
 
 Its weights are not in git: they do not fit into the 75 MB of all models.
 """
@@ -35,7 +35,7 @@ VAE_BATCHES = ((32, 28), (64, 8), (64, 8))  # size of the panels in pixels, and 
 
 
 def new_vae() -> AutoencoderKLQwenImage21:
-    """An untrained autoencoder whose posterior starts narrow: noise of unit variance would drown the colors."""
+    """An untrained autoencoder whose posterior starts narrow, because noise of unit variance would hide the colors."""
     vae = AutoencoderKLQwenImage21(
         base_dim=12, decoder_base_dim=16, z_dim=CHANNELS, dim_mult=[1, 2, 4, 4, 4], num_res_blocks=1,
         temperal_downsample=[False] * 4, latents_mean=[0.0] * CHANNELS, latents_std=[1.0] * CHANNELS,
@@ -46,7 +46,7 @@ def new_vae() -> AutoencoderKLQwenImage21:
     return vae
 
 
-def opaque(pixels: torch.Tensor) -> torch.Tensor:
+def with_alpha(pixels: torch.Tensor) -> torch.Tensor:
     """Drawings (n, 3, s, s) as frames with an alpha channel (n, 4, 1, s, s)."""
     return torch.cat([pixels, torch.ones_like(pixels[:, :1])], dim=1).unsqueeze(2)
 
@@ -55,7 +55,7 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
     """Scalar loss on colors and alpha, and a small KL term (smooth latents), of one batch of panels of one size."""
     size, count = VAE_BATCHES[step % len(VAE_BATCHES)]
     pixels = panel_batch(size, count, seed=5 * 10**7 + step)
-    posterior = vae.encode(opaque(pixels)).latent_dist
+    posterior = vae.encode(with_alpha(pixels)).latent_dist
     decoded = vae.decode(posterior.sample(torch.Generator().manual_seed(step))).sample[:, :, 0]
     mean, log_variance = posterior.mean, posterior.logvar
     kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
@@ -66,7 +66,7 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
 def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
     """Normalized latents (n, 64, s / 16, s / 16) of drawings."""
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (vae.config.latents_mean, vae.config.latents_std))
-    latents: torch.Tensor = (vae.encode(opaque(pixels)).latent_dist.mode()[:, :, 0] - mean) / std
+    latents: torch.Tensor = (vae.encode(with_alpha(pixels)).latent_dist.mode()[:, :, 0] - mean) / std
     return latents
 
 
@@ -81,7 +81,9 @@ def build_vae(work: Path, log: Log = print) -> AutoencoderKLQwenImage21:
         optimizer=optimizer,
     )  # fmt: skip
     with torch.inference_mode():
-        batches = [vae.encode(opaque(panel_batch(size, 64, seed=10**6 + size))).latent_dist.mode() for size in SIZES]
+        batches = [
+            vae.encode(with_alpha(panel_batch(size, 64, seed=10**6 + size))).latent_dist.mode() for size in SIZES
+        ]
     rows = torch.cat([latents.transpose(0, 1).flatten(1) for latents in batches], dim=1)
     mean, std = ([round(value, 5) for value in v.tolist()] for v in (rows.mean(1), rows.std(1)))
     vae.register_to_config(latents_mean=mean, latents_std=std)
@@ -92,7 +94,7 @@ def psnr(vae: Any, size: int, count: int = 64, seed: int = 2 * 10**6) -> float:
     """Peak signal-to-noise ratio in dB of reconstructions of unseen panels."""
     with torch.inference_mode():
         pixels = panel_batch(size, count, seed)
-        decoded = vae.decode(vae.encode(opaque(pixels)).latent_dist.mode()).sample[:, :3, 0]
+        decoded = vae.decode(vae.encode(with_alpha(pixels)).latent_dist.mode()).sample[:, :3, 0]
     return 10 * float(torch.log10(4 / (decoded.clamp(-1, 1) - pixels).square().mean()))
 
 

@@ -1,4 +1,4 @@
-"""Training batches of the small Z-Image and FLUX 3 Klein: prompts and noisy 2x2 sets of one size.
+"""Training batches of the small Z-Image, FLUX 3 Klein and Qwen-Image-2.1: prompts and noisy 2x2 sets of one size.
 
 Half of the sets differ from their prompt in a shared trait, so the models are imperfect on purpose.
 """
@@ -20,7 +20,7 @@ from zoo.flux import LatentPool, perturbed_panels
 SIZES = {32: (0.5, 20), 64: (0.5, 16)}
 EMPTY_SHARE = 0.1  # share of empty training prompts, for classifier-free guidance
 CONSISTENT_SHARE = 0.5  # of the training sets
-SHIFT = 2.0  # of the sigmas, for all sizes
+SHIFT = 2.0  # of the sigmas in training, for all sizes
 SCHEDULE = Schedule(steps=2000, learning_rate=2e-2, warmup=60, checkpoint_every=200)
 
 

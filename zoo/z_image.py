@@ -1,7 +1,7 @@
 """The small Z-Image: a ZImagePipeline that generates storybook sets at 64 and 128 px.
 
 Only its transformer is trained. Its autoencoder is that of the small FLUX. Its text encoder is that of the small
-FLUX.2 [klein], with one layer after the trained ones, because the pipeline reads the second to last hidden state.
+FLUX.2 [klein] with one layer after the trained ones. The pipeline reads the second to last hidden state.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def validate_recipe(
     validate_story_panels(recipe)
     validate_optimizer(recipe.optimizer)
     sharded = world_size > 1 and uses_fsdp2()
-    validate_sharding(recipe, sharded)
+    validate_sharding(recipe.family, sharded)
     validate_compile(recipe.compile, sharded=sharded)
     validate_whole_groups(whole_groups, recipe, world_size)
     if multiple is not None:
@@ -164,8 +164,8 @@ def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: 
     trained, train_digests = _prompts(recipe, policy, split, split.trained, [recipe.train_size])
     unseen, unseen_digests = _prompts(recipe, policy, split, split.unseen, recipe.eval_sizes)
     if processes.sharded:
-        for records, prompts in ((split.trained, trained), (split.unseen, unseen)):
-            validate_equal_shapes([record.idx for record in records], prompts.encoded.rows)
+        _validate_equal_passes(recipe, split.trained, trained)
+        _validate_equal_passes(recipe, split.unseen, unseen)
     references, content = [train_digests, unseen_digests], {**context.identity, **_preference_digest(split)}
     key = policy_training_key(recipe, split.trained, split.unseen, references, content)
     texts = partial(texts_of, predecessors=trained.predecessors)
@@ -225,6 +225,19 @@ def _prompts(
     before, length = max_predecessors(recipe), recipe.max_sequence_length
     prompts = EncodedPrompts.from_records(policy, records, before, length, recipe.guidance, references, sizes)
     return prompts, reference_digests(references or ())
+
+
+def _validate_equal_passes(recipe: PolicyRecipe, records: Sequence[PromptRecord], prompts: EncodedPrompts) -> None:
+    """Check that batches of prompts need equally many transformer passes, as FSDP2 requires."""
+    if max(recipe.train_batch, recipe.rollout_batch, recipe.eval_batch or 1) == 1:
+        return
+    if recipe.panels == "together":
+        validate_equal_shapes([record.idx for record in records], prompts.encoded.rows)
+    elif any(prompts.characters) or len({record.layout for record in records}) > 1:
+        raise DataError(
+            "panels: one_by_one with characters or with several layouts: the number of transformer passes of a batch "
+            "depends on its stories, but FSDP2 needs the same number in each process. Use launch/ddp.yaml"
+        )
 
 
 def _at_image_sizes(recipe: PolicyRecipe, split: PromptSplit) -> PromptSplit:

@@ -51,8 +51,8 @@ class PassWork:
     """Passes of one model over images of one size.
 
     ``flops`` = floating-point operations of one pass without gradient; ``sampled`` and ``trained`` = numbers of passes
-    without and with gradient; ``measured`` = speeds of this model at this size, by the name of the GPU. A pass that
-    reuses text and references counts as a part of one.
+    without and with gradient; ``measured`` = speeds of this model at this size, by the name of the GPU. A pass of an
+    evaluation that reuses text and references counts as a part of one; in rollouts of a training, it counts as one.
     """
 
     flops: float
@@ -191,11 +191,8 @@ def training_work(
         trained: prompts that the recipe is trained on.
         evaluated: prompts of its evaluations.
     """
-    rollouts, single, with_gradient = (
-        workload.epochs * passes
-        for passes in (workload.rollout_passes, workload.untrained_passes, workload.trained_passes)
-    )
-    parts = [_work(recipe, trained, recipe.train_size, root, recipe.sampling_steps, rollouts, single, with_gradient)]
+    sampled = workload.epochs * (workload.rollout_passes + workload.untrained_passes)
+    parts = [_work(recipe, trained, recipe.train_size, root, sampled, workload.epochs * workload.trained_passes)]
     images = workload.evaluations * recipe.eval_prompts * len(recipe.eval_seeds)
     parts += image_work(recipe, evaluated, images, recipe.eval_steps, root)
     return [part for part in parts if part is not None]
@@ -208,7 +205,7 @@ def image_work(
     parts = references_per_part(recipe, records)
     passes = images * steps * family_of(recipe.family).passes_per_step(recipe.guidance)
     passes *= sum(map(len, parts)) / len(parts)
-    work = [_work(recipe, records, side, root, steps, passes) for side in recipe.eval_sizes]
+    work = [_work(recipe, records, side, root, passes, steps=steps) for side in recipe.eval_sizes]
     return [part for part in work if part is not None]
 
 
@@ -217,27 +214,27 @@ def _work(
     records: Sequence[PromptRecord],
     side: int,
     root: Path,
-    steps: int,
-    rollouts: float,
-    single: float = 0,
+    sampled: float,
     trained: float = 0,
+    *,
+    steps: int = 1,
 ) -> PassWork | None:
     """Work of passes at one size.
 
     Args:
-        steps: number of sampling steps of a rollout.
-        rollouts: number of passes in rollouts.
-        single: number of other passes without gradient.
+        sampled: number of passes without gradient.
         trained: number of passes with gradient.
+        steps: if a family reuses text and references, only one of this number of passes without gradient computes them.
     """
     if (config := model_config(root, recipe.model)) is None:
         return None
     patch, density = side_multiple(root, recipe), tokens_per_pixel(root, recipe)
     tokens = pixels_per_pass(recipe, records, side, patch) * density + recipe.max_sequence_length
     flops, sizes = pass_flops(config, tokens), part_sizes(recipe, records, side, patch)
-    if family_of(recipe.family).reuses_conditions:  # each pass of a rollout but the first
-        image = sum(map(math.prod, sizes)) / len(sizes) * density
-        rollouts *= (1 + (steps - 1) * pass_flops(config, tokens, tokens - image) / flops) / steps
-    references = [count for parts in references_per_part(recipe, records) for count in parts]
-    speeds = measured_speeds(recipe, sizes, references)
-    return PassWork(flops, rollouts + single, trained, {speed.gpu: speed for speed in speeds})
+    references = references_per_part(recipe, records)
+    if family_of(recipe.family).reuses_conditions:
+        pixels = [math.prod(size) for size, counts in zip(sizes, references, strict=True) for _ in counts]
+        others = tokens - density * sum(pixels) / len(pixels)
+        sampled *= (1 + (steps - 1) * pass_flops(config, tokens, reused=others) / flops) / steps
+    speeds = measured_speeds(recipe, sizes, [count for parts in references for count in parts])
+    return PassWork(flops, sampled, trained, {speed.gpu: speed for speed in speeds})

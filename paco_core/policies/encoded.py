@@ -41,11 +41,11 @@ def group_by_shapes(shapes: torch.Tensor) -> dict[tuple[tuple[int, int], ...], l
 
 
 def validate_equal_shapes(idxs: Sequence[str], rows: Sequence[Mapping[str, torch.Tensor]]) -> None:
-    """Check that no batch of prompts needs more than one transformer pass, as FSDP2 requires.
+    """Check that all prompts have equally many reference images of equal sizes, so each batch needs one pass.
 
     Args:
-        idxs: ids of the prompts.
-        rows: their encodings.
+        idxs: id of the prompt of each row.
+        rows: encodings of prompts.
 
     Raises:
         DataError: if the reference images of two prompts differ in number or size.
@@ -59,7 +59,7 @@ def validate_equal_shapes(idxs: Sequence[str], rows: Sequence[Mapping[str, torch
             if not torch.equal(shapes, expected):
                 raise DataError(
                     f"the reference images of the prompts {other} and {idx} differ in number or size, so a batch needs "
-                    "several passes. FSDP2 needs the same number of passes in each process; use launch/ddp.yaml, or "
+                    "several passes. FSDP2 needs the same number of passes in each process. Use launch/ddp.yaml, or "
                     "reference images of equal number and size"
                 )
 

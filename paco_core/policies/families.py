@@ -40,7 +40,7 @@ class Family:
         side_tokens: the sides of an image are multiples of this number of tokens.
         text_sees_references: the text encoder reads prompt and references together. Panels that are generated one by
             one then need it until the end of a training.
-        reuses_conditions: passes without gradient compute text and references once for all sampling steps.
+        reuses_conditions: evaluations compute text and references once for all sampling steps.
         recommended: guidance and sampling steps on the cards of its models, for images outside of a recipe.
         distilled: guidance and sampling steps of its models that are distilled to a few steps.
         parts: "module:function" that raises an error for a folder whose parts belong to different models. None = the
@@ -320,21 +320,17 @@ def max_predecessors(recipe: StoryChoice) -> int:
     return recipe.predecessors or family_of(recipe.family).references[1]
 
 
-def validate_sharding(recipe: StoryChoice, sharded: bool) -> None:
-    """Check that the transformer of a recipe can be sharded by FSDP2.
+def validate_sharding(family: str, sharded: bool) -> None:
+    """Check that the transformer of a family can be sharded by FSDP2.
 
     Raises:
         DataError: if it is sharded, and the number of transformer passes of a batch depends on its prompts.
     """
-    if not sharded:
-        return
-    if family_of(recipe.family).groups_texts:
-        reason = f"the family {recipe.family} runs one pass per group of prompts with equal lengths"
-    elif recipe.panels == "one_by_one":
-        reason = "panels: one_by_one runs one pass per group of panels with equally many reference images"
-    else:
-        return
-    raise DataError(f"{reason}, but FSDP2 needs the same number of passes in each process; use launch/ddp.yaml")
+    if sharded and family_of(family).groups_texts:
+        raise DataError(
+            f"the family {family} runs one pass per group of prompts with equal lengths, but FSDP2 needs the same "
+            "number of passes in each process. Use launch/ddp.yaml"
+        )
 
 
 def needs_text_encoders(recipe: StoryChoice) -> bool:

@@ -58,3 +58,9 @@ def test_the_command_writes_the_metrics(
     assert 0.5 < metrics["characters.copy.1.reward"] <= 1.0, "half of the copies have equal pixels"
     assert metrics["characters.absent.3.reward"] == 0.5
     assert "other_character" in capsys.readouterr().out
+    assert drawing.BODY == character_auc.NEW_COLORS
+
+
+def test_the_held_out_characters_of_the_profile_can_be_drawn() -> None:
+    names = character_auc.drawn_characters()
+    assert len(set(names)) == 144 and "a red cat" in names and "a blue frog with a hat" in names

@@ -19,13 +19,12 @@ from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.world import Panel
 from tests.support import REPOSITORY
 from zoo import flux3_klein, set_batches, z_image
-from zoo.build import link_autoencoder
+from zoo.build import AUTOENCODER, copy_linked_autoencoders, link_autoencoder
 from zoo.flux import encode
 from zoo.klein_reader import PAINT_LENGTH
 from zoo.qwen3_vl_text import processor_of, text_encoder_of
 
 ZOO = REPOSITORY / "data" / "zoo"
-WEIGHTS = Path("vae/diffusion_pytorch_model.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +80,7 @@ def test_the_loss_of_the_training_is_low_for_the_trained_transformer(
 
 def test_equal_autoencoders_are_stored_once(tmp_path: Path) -> None:
     def write(member: str, data: bytes) -> Path:
-        weights = tmp_path / member / WEIGHTS
+        weights = tmp_path / member / AUTOENCODER
         weights.parent.mkdir(parents=True)
         weights.write_bytes(data)
         return weights
@@ -91,9 +90,13 @@ def test_equal_autoencoders_are_stored_once(tmp_path: Path) -> None:
         for member in ("flux", "equal", "other", "recogniser"):
             link_autoencoder(tmp_path / member, tmp_path / "flux")
     assert (flux.is_symlink(), equal.is_symlink(), other.is_symlink()) == (False, True, False)
-    assert equal.read_bytes() == b"weights" and equal.readlink() == Path("../../flux") / WEIGHTS
+    assert equal.read_bytes() == b"weights" and equal.readlink() == Path("../../flux") / AUTOENCODER
+    link_autoencoder(tmp_path / "equal", tmp_path / "missing")
+    copy_linked_autoencoders(tmp_path)  # before another FLUX is trained
+    flux.write_bytes(b"others!")
+    assert not equal.is_symlink() and equal.read_bytes() == b"weights" and other.read_bytes() == b"weightz"
 
 
 @pytest.mark.parametrize("member", ["flux_kontext", "z_image"])
 def test_members_use_the_autoencoder_of_flux(member: str) -> None:
-    assert (ZOO / member / WEIGHTS).resolve() == (ZOO / "flux" / WEIGHTS).resolve()
+    assert (ZOO / member / AUTOENCODER).resolve() == (ZOO / "flux" / AUTOENCODER).resolve()
