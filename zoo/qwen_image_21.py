@@ -9,7 +9,7 @@ Its weights are not in git: they do not fit into the 75 MB of all models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,13 @@ from zoo.flux import LatentPool
 from zoo.klein_reader import TRAINED, WIDTH
 from zoo.qwen3_vl_text import processor_of, text_encoder_of
 from zoo.set_batches import SCHEDULE, SHIFT, SIZES, SetBatch, is_hidden
-from zoo.vae import KL_WEIGHT, panel_batch, pixel_loss
+from zoo.vae import KL_WEIGHT, as_grids, decoder_noise, panel_batch, pixel_loss
 
 CHANNELS = 64
 VAE_SCHEDULE = Schedule(steps=1500, learning_rate=2e-2, warmup=30, checkpoint_every=250)
 VAE_BATCHES = ((32, 28), (64, 8), (64, 8))  # size of the panels in pixels, and panels per batch
+#: Afterwards, only the decoder is trained, on 2x2 grids: else it mixes colors of neighboring panels.
+DECODER_SCHEDULE = Schedule(steps=3000, learning_rate=1e-2, warmup=20, checkpoint_every=500)
 
 
 def new_vae() -> AutoencoderKLQwenImage21:
@@ -63,6 +65,17 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
     return pixel_loss(decoded[:, :3], pixels) + 0.1 * alpha + KL_WEIGHT * kl
 
 
+def decoder_loss(vae: Any, step: int) -> torch.Tensor:
+    """Scalar loss on the colors of a batch of 2x2 grids, without a graph through the encoder."""
+    size, count = VAE_BATCHES[step % len(VAE_BATCHES)]
+    pixels, generator = panel_batch(size, count, seed=6 * 10**7 + step), torch.Generator().manual_seed(step)
+    with torch.no_grad():
+        latents = vae.encode(with_alpha(pixels)).latent_dist.sample(generator)[:, :, 0]
+        latents = latents + decoder_noise(latents.shape, generator) * latents.std()
+    decoded = vae.decode(as_grids(latents).unsqueeze(2)).sample[:, :3, 0]
+    return pixel_loss(decoded, as_grids(pixels))
+
+
 def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
     """Normalized latents (n, 64, s / 16, s / 16) of drawings."""
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (vae.config.latents_mean, vae.config.latents_std))
@@ -74,20 +87,25 @@ def build_vae(work: Path, log: Log = print) -> AutoencoderKLQwenImage21:
     """Train (or resume) the autoencoder in ``work``. Latents have mean 0 and deviation 1 by its configuration."""
     torch.manual_seed(0)
     vae = new_vae()
-    optimizer = Muon(vae, VAE_SCHEDULE.learning_rate, _is_convolution)
-    fit(
-        vae, lambda step: reconstruction_loss(vae, step), VAE_SCHEDULE, work, "vae", log,
-        after=lambda _: log(f"vae: PSNR {psnr(vae, 32):.1f} dB at 32 px, {psnr(vae, 64):.1f} dB at 64 px"),
-        optimizer=optimizer,
-    )  # fmt: skip
+    _phase(vae, reconstruction_loss, VAE_SCHEDULE, work, log)
+    vae.encoder.requires_grad_(False)
+    vae.quant_conv.requires_grad_(False)
+    _phase(vae, decoder_loss, DECODER_SCHEDULE, work / "decoder", log)
     with torch.inference_mode():
-        batches = [
-            vae.encode(with_alpha(panel_batch(size, 64, seed=10**6 + size))).latent_dist.mode() for size in SIZES
-        ]
+        drawings = [with_alpha(panel_batch(size, 64, seed=10**6 + size)) for size in SIZES]
+        batches = [vae.encode(pixels).latent_dist.mode() for pixels in drawings]
     rows = torch.cat([latents.transpose(0, 1).flatten(1) for latents in batches], dim=1)
     mean, std = ([round(value, 5) for value in v.tolist()] for v in (rows.mean(1), rows.std(1)))
     vae.register_to_config(latents_mean=mean, latents_std=std)
     return vae.eval()
+
+
+def _phase(vae: Any, loss: Callable[[Any, int], torch.Tensor], schedule: Schedule, work: Path, log: Log) -> None:
+    def log_psnr(steps: int) -> None:
+        log(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(vae, size):.1f} dB at {size} px" for size in SIZES))
+
+    optimizer = Muon(vae, schedule.learning_rate, _is_convolution)
+    fit(vae, lambda step: loss(vae, step), schedule, work, "vae", log, after=log_psnr, optimizer=optimizer)
 
 
 def psnr(vae: Any, size: int, count: int = 64, seed: int = 2 * 10**6) -> float:

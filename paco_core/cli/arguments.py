@@ -263,7 +263,7 @@ def _add_zoo(verb: Callable[..., argparse.ArgumentParser]) -> None:
     build = actions.add_parser("build", help="train models, or resume their training")
     measured = actions.add_parser("check", help="evaluate models, and compare the metrics with the models' cards")
     for action in (build, measured):
-        action.add_argument("members", nargs="*", help="model names (default: all; check: those in git and those built here)")
+        action.add_argument("members", nargs="*", help="model names (default: all; check: all that exist)")
     add_json(measured)
 
 
