@@ -52,13 +52,15 @@ class SetBatch:
 
 
 def is_hidden(name: str, weight: torch.Tensor) -> bool:
-    """Weights for Muon: matrices of attention and feed-forward layers, without modulations, embeddings and outputs."""
+    """Weights for Muon: matrices (out, in) of attention and feed-forward layers, without modulations and embeddings."""
     layers = (".attention.", ".feed_forward.", ".attn.", ".ff.")
     return weight.ndim == 2 and any(layer in name for layer in layers)
 
 
 def klein_weights(klein: Any, names: Iterable[str], prefix: str = "") -> dict[str, torch.Tensor]:
     """The weights of the small klein's text encoder that another text encoder with ``names`` has, too.
+
+    Their shapes are those of the klein, for example (tokens, WIDTH) for the embeddings.
 
     Args:
         prefix: of the names.

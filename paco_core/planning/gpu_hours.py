@@ -234,7 +234,7 @@ def _work(
     references = references_per_part(recipe, records)
     if family_of(recipe.family).reuses_conditions:
         pixels = [math.prod(size) for size, counts in zip(sizes, references, strict=True) for _ in counts]
-        others = tokens - density * sum(pixels) / len(pixels)
-        sampled *= (1 + (steps - 1) * pass_flops(config, tokens, reused=others) / flops) / steps
+        conditions = tokens - density * sum(pixels) / len(pixels)
+        sampled *= (1 + (steps - 1) * pass_flops(config, tokens, reused=conditions) / flops) / steps
     speeds = measured_speeds(recipe, sizes, [count for parts in references for count in parts])
     return PassWork(flops, sampled, trained, {speed.gpu: speed for speed in speeds})

@@ -45,7 +45,7 @@ def validate_equal_shapes(idxs: Sequence[str], rows: Sequence[Mapping[str, torch
 
     Args:
         idxs: id of the prompt of each row.
-        rows: encodings of prompts.
+        rows: encodings of prompts. They contain the shapes (references, 2) of their reference images.
 
     Raises:
         DataError: if the reference images of two prompts differ in number or size.
