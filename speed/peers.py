@@ -132,6 +132,7 @@ class Epochs:
     def __init__(self, root: Path, params: Params, records: Sequence[PromptRecord], images: int, *, shared: bool):
         base = params.policies.recipe("flux_t2is")
         changes = {"rewards": REWARDS, "test_rewards": None, "hack_meter": None, "early_stop": None, "eval_prompts": 1}
+        changes |= {"dtype": "float32"}  # `mixed` samples in bfloat16 on some processors, and the peer does not
         changes |= {"shared_noise": shared, "prompts_per_epoch": PROMPTS, "group_size": images // PROMPTS}
         self.recipe = PolicyRecipe.model_validate({**base.model_dump(), **changes, "eval_sizes": [SIZE]})
         self.records, self.reward = records[:-1], RecordedDarkness()

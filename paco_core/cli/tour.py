@@ -46,9 +46,16 @@ def tour(root: Path) -> Answer:
 
 
 def _wrapped(command: str) -> list[str]:
-    """A command over lines of at most :data:`LINE` characters, where its arguments allow it."""
+    """A command over lines of at most :data:`LINE` characters, where its arguments allow it.
+
+    An option is on one line with its first value.
+    """
     lines, current = list[str](), ""
-    for word in map(shlex.quote, shlex.split(command)):
+    words = [shlex.quote(word) for word in shlex.split(command)]
+    for n in reversed(range(len(words) - 1)):
+        if words[n].startswith("--") and not words[n + 1].startswith("--"):
+            words[n : n + 2] = [f"{words[n]} {words[n + 1]}"]
+    for word in words:
         if current and len(current) + len(word) + 3 > LINE:
             lines.append(f"{current} \\")
             current = "   "

@@ -127,6 +127,12 @@ def _percentile(pairs: Sequence[PicturePair], share: float, key: Callable[[Pictu
     return sorted(pairs, key=key)[math.ceil(share * len(pairs)) - 1]
 
 
+def has_different_texts(record: PromptRecord) -> bool:
+    """Whether the panels of a prompt have different texts. Else, a consistent set looks like copies of one panel."""
+    panels = prompt_text.parse_prompt(record.prompt, record.layout).panels
+    return len({panel.text for panel in panels}) > 1
+
+
 def paint_command(record: PromptRecord, policy: str, recipe: PolicyRecipe, seed: int) -> str | None:
     """The command that generates a set of the benchmark again, before and after training; None if none does.
 
@@ -223,6 +229,7 @@ def showcase(root: Path, part: PolicyPart, recipe: PolicyRecipe, measure: str, f
     ranked = by_change(measured[:MOST_SETS])
     records = {record.idx: record for record in read_prompts(folder / RECORDS)}
     images, key = _ImageStore(folder, part.name, size), f"showcase.{part.name}.{size}"
+    varied = [pair for pair in ranked if has_different_texts(records[pair.prompt_id])]
     outcomes, prompts = Counter(pair.outcome for pair in ranked), len({pair.prompt_id for pair in ranked})
     figures.add_all(key, {"measured": len(measured), "sets": len(ranked), "prompts": prompts})
     figures.add_all(key, {outcome: outcomes[outcome] for outcome in (ROSE, UNCHANGED, FELL)})
@@ -261,7 +268,7 @@ def showcase(root: Path, part: PolicyPart, recipe: PolicyRecipe, measure: str, f
         size=size,
         times=times(size, part.train_size),
         measure=METRICS[measure],
-        examples=[example(kind, pair) for kind, pair in examples(ranked).items()],
+        examples=[example(kind, pair) for kind, pair in examples(varied or ranked).items()],
         key=key,
         cards=[card(place, pair) for place, pair in enumerate(ranked, 1)],
         of_more=len(measured) > len(ranked),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import yaml
 from PIL import Image
 
 from paco_core.cli import commands as cli
+from paco_core.cli import tour
 from paco_core.config import profiles
 from paco_core.planning import preflight
 from paco_core.runtime import metrics_text
@@ -175,3 +177,12 @@ def test_a_model_scores_outside_a_project(repository: Path, nowhere: Path) -> No
     result = paco("doctor", cwd=nowhere)
     assert result.returncode == 0 and "parameters: " in result.stdout
     assert {path.name for path in nowhere.iterdir()} == {"0.png", "1.png"}
+
+
+def test_a_long_command_keeps_options_with_their_values() -> None:
+    command = shlex.join(
+        ["paco", "paint", "a theme " * 11, "--panels", *["a big red cat"] * 4, "--seed", "1", "--compare"]
+    )
+    lines = tour._wrapped(command)
+    assert shlex.split("\n".join(lines).replace("\\\n", " ")) == shlex.split(command)
+    assert len(lines) > 2 and not [line for line in lines if line.removesuffix(" \\").endswith("--seed")]

@@ -18,7 +18,7 @@ from paco_core.config.params import load
 from paco_core.data.prompts.prompts import storybook_record
 from paco_core.operations.prompt_records import set_record
 from paco_core.report import page
-from paco_core.report.showcase import PicturePair, by_change, examples, paint_command, pairs_of
+from paco_core.report.showcase import PicturePair, by_change, examples, has_different_texts, paint_command, pairs_of
 from paco_core.storybook.prompts import storybook_prompts
 from tests.support.fixture_project import found_runs, write_t2is
 
@@ -89,6 +89,12 @@ def test_the_clear_example_has_another_prompt_than_the_typical_one() -> None:
     assert examples(first) == {"typical": first[1], "clear": first[3]}
 
 
+def test_a_set_of_equal_panels_is_no_example() -> None:
+    prompts = storybook_prompts(60, seed=9)
+    varied = [has_different_texts(storybook_record(prompt, 64, 64)) for prompt in prompts]
+    assert varied == [len(set(prompt.panels)) > 1 for prompt in prompts] and 40 < sum(varied) < 60
+
+
 def test_the_command_generates_the_prompt_of_the_benchmark_again(repository: Path) -> None:
     recipe = load(repository / "params.yaml").policies.recipes["flux_t2is"]
     for prompt in storybook_prompts(6, seed=9):
@@ -117,8 +123,10 @@ def test_the_page_opens_with_two_examples_and_shows_every_set(project: Path) -> 
     opening = report.html[report.html.index('<figure class="showcase">') :]
     opening = opening[: opening.index("</figure>")]
     table = pd.read_parquet(project / "data/t2is/per_prompt.parquet")
-    selected = examples(by_change(pairs_of(table, "flux_t2is", 192, "gold_consistency")))
-    themes = {prompt.idx: prompt.theme for prompt in storybook_prompts(6, seed=9)}
+    prompts = {prompt.idx: prompt for prompt in storybook_prompts(6, seed=9)}
+    pairs = by_change(pairs_of(table, "flux_t2is", 192, "gold_consistency"))
+    selected = examples([pair for pair in pairs if len(set(prompts[pair.prompt_id].panels)) > 1])
+    themes = {idx: prompt.theme for idx, prompt in prompts.items()}
     assert re.findall(r"<h2>(.*)</h2>", opening) == [themes[pair.prompt_id] for pair in selected.values()]
     counts = [values[f"{key}.{outcome}"] for outcome in ("rose", "same", "fell")]
     assert all(f'data-figure="{key}.{outcome}"' in opening for outcome in ("rose", "same", "fell"))
