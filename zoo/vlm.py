@@ -26,6 +26,7 @@ from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoP
 
 from paco_core.io.atomic import atomic
 from paco_core.io.files import write_json, write_text
+from paco_core.reward_model.network import distinct_limits
 from zoo.text import learn_byte_pairs
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ def build_processor(
     tokenizer: Qwen2Tokenizer, kind: type[Qwen2VLProcessor] | None = None
 ) -> Qwen2_5_VLProcessor | Qwen2VLProcessor:
     """Processor that resizes every image to one panel of 56 x 56 px. ``kind`` is the class that a pipeline needs."""
-    pixels = {"shortest_edge": PANEL_SIDE**2, "longest_edge": PANEL_SIDE**2}
+    low, high = distinct_limits(PANEL_SIDE**2, PANEL_SIDE**2)
+    pixels = {"shortest_edge": low, "longest_edge": high}
     tokenizer.chat_template = CHAT_TEMPLATE
     return (kind or Qwen2_5_VLProcessor)(
         image_processor=Qwen2VLImageProcessor(size=pixels, patch_size=PATCH),

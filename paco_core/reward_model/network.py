@@ -138,9 +138,9 @@ class Network:
             processor = AutoProcessor.from_pretrained(source)
             _validate_sizes(model.config, processor.image_processor, source)
         _validate_processor(processor, model.config, source)
-        if pixels is not None:
-            bounds = processor.image_processor.size
-            processor.image_processor.size = type(bounds)(shortest_edge=pixels[0], longest_edge=pixels[1])
+        bounds = processor.image_processor.size
+        low, high = distinct_limits(*(pixels or (bounds.shortest_edge, bounds.longest_edge)))
+        processor.image_processor.size = type(bounds)(shortest_edge=low, longest_edge=high)
         placed = model if quantization_options else model.to(device)
         return cls(placed.requires_grad_(False), processor, source)
 
@@ -302,6 +302,16 @@ class Network:
         states = self.states(rows, row_at, position, length)
         logits: torch.Tensor = self.model.lm_head(states)
         return logits[: len(rows)].float()
+
+
+def distinct_limits(low: int, high: int) -> tuple[int, int]:
+    """Minimum and maximum number of pixels of an image for ``smart_resize`` of transformers.
+
+    With equal limits, ``smart_resize`` rounds some images to another size. For example, 96 x 96 px become 28 x 28 px
+    instead of 56 x 56 px, because 96 / (96 / 56) is less than 56 in floating point. Limits that differ by two pixels
+    prevent this error, and allow no other size, because sizes are multiples of a token.
+    """
+    return (max(1, low - 1), high + 1) if low == high else (low, high)
 
 
 def _validate_sizes(config: Any, processor: Any, source: str) -> None:

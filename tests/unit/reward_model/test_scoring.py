@@ -72,6 +72,15 @@ def test_patch_grids_are_known_before_a_picture_is_encoded(scorer: Scorer) -> No
         network.processor.image_processor.size = bounds
 
 
+@pytest.mark.parametrize("pixels", [None, (3136, 3136)])
+def test_an_image_has_the_pixels_of_the_limits_at_any_size(repository: Path, pixels: tuple[int, int] | None) -> None:
+    """With equal limits, transformers shrinks 96 x 96 px to 28 x 28 px: the panels of sets of 192 px."""
+    network = Network.load(repository / "data/zoo/qwen2_5_vl", pixels=pixels)
+    for side in range(28, 300):
+        assert network.grid(Image.new("RGB", (side, side))) == (1, 4, 4), side
+    assert network._encode([Image.new("RGB", (96, 96))])[0].grid == (1, 4, 4)
+
+
 def test_logits_and_top_logprobs_give_the_same_score(scorer: Scorer) -> None:
     logits = scorer.first_logits(queries()[:1])[0]
     log_p = torch.log_softmax(logits.double(), -1)
