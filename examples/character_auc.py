@@ -27,16 +27,23 @@ from paco_core.config.params import Params
 from paco_core.config.params_benchmarks import CLIP_I, REWARD
 from paco_core.config.references import model_at
 from paco_core.data.pairs.character_stories import add_stories
-from paco_core.data.pairs.characters import NEGATIVES, CharacterPairs, HeldOutCase, kind_counts, read_held_out_cases
+from paco_core.data.pairs.characters import (
+    NEGATIVES,
+    CharacterPairs,
+    HeldOutCase,
+    character_id,
+    draw_cases,
+    read_held_out_cases,
+)
 from paco_core.data.records.records import parse_ref
 from paco_core.io import paths
-from paco_core.io.files import digest, write_json
+from paco_core.io.files import write_json
 from paco_core.models.open_clip import OpenClip
 from paco_core.reward_model.scorer import Scorer
 from paco_core.storybook import drawing
-from paco_core.storybook.characters import random_case
+from paco_core.storybook.characters import with_identity
 from paco_core.storybook.prompts import character
-from paco_core.storybook.world import VOCABULARY, random_panel
+from paco_core.storybook.world import IDENTITY, VOCABULARY, random_panel
 
 PANELS = 16_000
 SHARES = dict.fromkeys(NEGATIVES, 0.125)  # half of the panels are positive
@@ -57,18 +64,18 @@ def main() -> None:
     options = parser.parse_args()
     root = Path()
     params = configuration.load(root / "params.yaml")
-    characters = CharacterPairs()
     if options.stories:
+        characters = CharacterPairs()
         add_stories(characters, options.stories, SHARES, options.seed)
     elif options.new_colors:
         drawing.BODY.update(NEW_COLORS)
-        draw_cases(characters, None, options.panels, options.seed, params)
+        characters = draw_panels(None, options.panels, options.seed, params)
     else:
         held_out = {case.prompt_id for case in read_held_out_cases(root / paths.PAIRS)}
-        held_out &= {f"character-{digest(name)}" for name in drawn_characters()}
+        held_out &= set(map(character_id, drawn_characters()))
         if not held_out:
             parser.error("no drawn character is held out: set pairs.characters.count, and run the stage `pairs`")
-        draw_cases(characters, held_out, options.panels, options.seed, params)
+        characters = draw_panels(held_out, options.panels, options.seed, params)
     characters.rejected.print(print)
     cases, panels = characters.cases, DecodedPanels(characters.pictures.pngs)
     metrics = print_evaluation(root, params, cases, panels)
@@ -97,30 +104,17 @@ def print_evaluation(
 def drawn_characters() -> list[str]:
     """All characters of the storybook world in words, for example "a red cat with a scarf"."""
     panel = random_panel(random.Random(0))
-    identities = product(*(VOCABULARY[trait] for trait in ("species", "colour", "accessory")))
-    return [
-        character(panel.with_trait("species", species).with_trait("colour", color).with_trait("accessory", accessory))
-        for species, color, accessory in identities
-    ]
+    return [character(with_identity(panel, words)) for words in product(*(VOCABULARY[trait] for trait in IDENTITY))]
 
 
-def draw_cases(characters: CharacterPairs, held_out: Set[str] | None, panels: int, seed: int, params: Params) -> None:
-    """Add drawn panels of characters. The numbers of images alternate within each kind.
+def draw_panels(prompt_ids: Set[str] | None, count: int, seed: int, params: Params) -> CharacterPairs:
+    """Draw panels of characters that the stage ``pairs`` did not draw.
 
     Args:
-        held_out: prompt ids of the characters to draw; None draws all characters.
+        prompt_ids: of the characters to draw. None draws all characters.
     """
-    settings = params.pairs.characters
-    attempt = 0
-    for kind, count in kind_counts(panels, SHARES).items():
-        num_cases = 0
-        while num_cases < count:
-            references = settings.references[num_cases % len(settings.references)]
-            case = random_case(kind, references, random.Random(f"validation-{seed}-{attempt}"))
-            attempt += 1
-            if held_out is None or f"character-{digest(case.identity)}" in held_out:
-                images, panel = case.draw(settings.size)
-                num_cases += characters.add(case.name, images, panel, kind, case.answers(), case.identity)
+    changes = {"count": count, "shares": SHARES, "seed": seed}
+    return draw_cases(params.pairs.characters.model_copy(update=changes), prompt_ids=prompt_ids, stream="validation")
 
 
 @dataclass(frozen=True)

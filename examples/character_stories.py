@@ -17,7 +17,7 @@ from pathlib import Path
 from paco_core.data.records.characters import Character
 from paco_core.data.records.records import PromptRecord, write_prompts
 from paco_core.io.files import digest
-from paco_core.storybook.characters import CHARACTER_NAMES, move_character
+from paco_core.storybook.characters import CHARACTER_NAMES, move_character, with_identity
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.prompts import COUNTS, character, panel_text, place_marks
 from paco_core.storybook.world import IDENTITY, VOCABULARY, Panel, random_panel
@@ -69,10 +69,7 @@ def random_story(identities: Sequence[tuple[str, ...]], folder: Path, rng: rando
 
 
 def _panel(identity: Sequence[str], style: str, rng: random.Random) -> Panel:
-    panel = random_panel(rng).with_trait("style", style)
-    for trait, word in zip(IDENTITY, identity, strict=True):
-        panel = panel.with_trait(trait, word)
-    return panel
+    return with_identity(random_panel(rng).with_trait("style", style), identity)
 
 
 def _images(subject: Panel, folder: Path, rng: random.Random) -> list[str]:

@@ -171,8 +171,8 @@ def _generator(family: str, zoo_dir: Path) -> dict[str, float]:
     policy = base.load_policy(family, str(zoo_dir / family), "cpu", "float32")
     recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
     expected, figures = storybook_prompts(PROMPTS, PROMPT_SEED), dict[str, float]()
+    prompts = [prompt.prompt for prompt in expected]
     for size in (2 * panel for panel in set_batches.SIZES):
-        prompts = [prompt.prompt for prompt in expected]
         grids = edit_figures.generate_images(policy, prompts, None, size, 1.0, klein_reader.PAINT_LENGTH)
         consistency, following = read_grids(recogniser, expected, grids)
         figures |= {f"gold_consistency_{size}px": consistency, f"gold_following_{size}px": following}

@@ -26,7 +26,7 @@ from paco_core.policies.flux3_parts import LAYERS
 from zoo.fitting import Log, fit_pipeline
 from zoo.flux import LatentPool
 from zoo.flux2_klein import encode
-from zoo.klein_reader import PAINT_LENGTH, TRAINED, WIDTH, tokenise
+from zoo.klein_reader import PAINT_LENGTH, WIDTH, last_states, tokenise
 from zoo.qwen3_vl_text import processor_of, text_encoder_of
 from zoo.set_batches import SCHEDULE, SIZES, SetBatch, is_hidden
 
@@ -44,19 +44,8 @@ def prompt_embeds(klein: Any, tokenizer: Any, prompts: list[str]) -> torch.Tenso
     """Embeddings (prompts, PAINT_LENGTH, 8 * WIDTH), as the pipeline computes them: all eight layers are equal."""
     tokens = tokenise(tokenizer, prompts, PAINT_LENGTH)
     position_ids = torch.arange(PAINT_LENGTH)[None].masked_fill(tokens.attention_mask == 0, 1)
-    config = klein.config
-    config.num_hidden_layers = TRAINED + 1  # without the identity layers after it
-    try:
-        with torch.no_grad():
-            states = klein.model(
-                tokens.input_ids,
-                attention_mask=tokens.attention_mask,
-                position_ids=position_ids,
-                output_hidden_states=True,
-            ).hidden_states
-    finally:
-        config.num_hidden_layers = len(klein.model.layers)
-    last, normed = states[TRAINED], states[-1]
+    with torch.no_grad():
+        last, normed = last_states(klein, tokens.input_ids, tokens.attention_mask, position_ids)
     return torch.cat([last] * (len(LAYERS) - 1) + [normed], dim=-1)
 
 

@@ -48,14 +48,19 @@ def new_encoder(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
             initializer_range=0.1,
         )
     )  # fmt: skip
-    for weight in _passing_on(encoder):
-        torch.nn.init.zeros_(weight.requires_grad_(False))
+    make_identity(encoder.model)
     return encoder
 
 
-def _passing_on(encoder: Qwen3ForCausalLM) -> Iterator[torch.nn.Parameter]:
+def make_identity(model: Any) -> None:
+    """Let the layers of a language model after the trained ones return their input: their weights are 0."""
+    for weight in _passing_on(model):
+        torch.nn.init.zeros_(weight.requires_grad_(False))
+
+
+def _passing_on(model: Any) -> Iterator[torch.nn.Parameter]:
     """Weights of the layers that are not trained."""
-    for layer in encoder.model.layers[TRAINED:]:
+    for layer in model.layers[TRAINED:]:
         yield from layer.parameters()
 
 
@@ -65,7 +70,7 @@ def grow(encoder: Qwen3ForCausalLM, old_vocabulary: dict[str, int], new_vocabula
     encoder.set_input_embeddings(torch.nn.Embedding.from_pretrained(rows, freeze=False))
     encoder.tie_weights()
     encoder.config.vocab_size = len(new_vocabulary)
-    for weight in _passing_on(encoder):
+    for weight in _passing_on(encoder.model):
         weight.requires_grad_(False)
 
 
@@ -82,11 +87,24 @@ def tokenise(tokenizer: Any, prompts: list[str], length: int) -> Any:
 
 def read(encoder: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """States (batch, length, 3 * WIDTH), concatenated as in the pipeline, without the identity layers."""
+    last, normed = last_states(encoder, ids, mask)
+    return torch.cat([last, last, normed], dim=-1)
+
+
+def last_states(
+    encoder: Any, ids: torch.Tensor, mask: torch.Tensor, position_ids: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """States (batch, length, WIDTH) after the trained layers, and after the final norm, without the identity layers.
+
+    Args:
+        ids, mask, position_ids: (batch, length). Positions are 0, 1, 2 ... if None.
+    """
     config = encoder.config
     config.num_hidden_layers = TRAINED + 1
     try:
-        states = encoder.model(ids, attention_mask=mask, output_hidden_states=True, use_cache=False).hidden_states
+        states = encoder.model(
+            ids, attention_mask=mask, position_ids=position_ids, output_hidden_states=True, use_cache=False
+        ).hidden_states
     finally:
         config.num_hidden_layers = max(LAYERS)
-    last, normed = states[TRAINED], states[-1]
-    return torch.cat([last, last, normed], dim=-1)
+    return states[TRAINED], states[-1]

@@ -14,7 +14,8 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
-from zoo.klein_reader import END, START, TRAINED, WIDTH
+from paco_core.reward_model.network import distinct_limits
+from zoo.klein_reader import END, START, WIDTH, make_identity
 from zoo.set_batches import klein_weights
 from zoo.vlm import CHAT_TEMPLATE
 
@@ -50,9 +51,7 @@ def text_encoder_of(klein: Any, vocab_size: int, layers: int) -> Qwen3VLForCondi
     embeddings = weights.pop(f"{LANGUAGE}embed_tokens.weight")
     with torch.no_grad():
         encoder.get_input_embeddings().weight[: len(embeddings)] = embeddings
-        for layer in encoder.model.language_model.layers[TRAINED:]:
-            for weight in layer.parameters():
-                weight.zero_()
+    make_identity(encoder.model.language_model)
     encoder.load_state_dict(weights, strict=False)
     return encoder
 
@@ -62,7 +61,8 @@ def processor_of(klein: Any) -> Qwen3VLProcessor:
     tokenizer = deepcopy(klein)
     tokenizer.add_special_tokens({"additional_special_tokens": [START, END, *IMAGE_TOKENS]})
     tokenizer.chat_template = CHAT_TEMPLATE
-    sizes = {"size": {"shortest_edge": 64**2, "longest_edge": 64**2}, "patch_size": 16}
+    low, high = distinct_limits(64**2, 64**2)
+    sizes = {"size": {"shortest_edge": low, "longest_edge": high}, "patch_size": 16}
     return Qwen3VLProcessor(
         Qwen2VLImageProcessor(**sizes), tokenizer, Qwen3VLVideoProcessor(**sizes), chat_template=CHAT_TEMPLATE
     )

@@ -22,12 +22,13 @@ from diffusers import (
     QwenImage21Transformer2DModel,
 )
 
+from zoo import qwen_vae
 from zoo.fitting import Log, Muon, Schedule, fit, fit_pipeline
 from zoo.flux import LatentPool
 from zoo.klein_reader import TRAINED, WIDTH
 from zoo.qwen3_vl_text import processor_of, text_encoder_of
 from zoo.set_batches import SCHEDULE, SHIFT, SIZES, SetBatch, is_hidden
-from zoo.vae import KL_WEIGHT, as_grids, decoder_noise, panel_batch, pixel_loss
+from zoo.vae import as_grids, decoder_noise, kl_loss, panel_batch, pixel_loss, psnr_of
 
 CHANNELS = 64
 VAE_SCHEDULE = Schedule(steps=1500, learning_rate=2e-2, warmup=30, checkpoint_every=250)
@@ -59,10 +60,8 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
     pixels = panel_batch(size, count, seed=5 * 10**7 + step)
     posterior = vae.encode(with_alpha(pixels)).latent_dist
     decoded = vae.decode(posterior.sample(torch.Generator().manual_seed(step))).sample[:, :, 0]
-    mean, log_variance = posterior.mean, posterior.logvar
-    kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
     alpha = (decoded[:, 3] - 1).abs().mean()
-    return pixel_loss(decoded[:, :3], pixels) + 0.1 * alpha + KL_WEIGHT * kl
+    return pixel_loss(decoded[:, :3], pixels) + 0.1 * alpha + kl_loss(posterior)
 
 
 def decoder_loss(vae: Any, step: int) -> torch.Tensor:
@@ -93,32 +92,22 @@ def build_vae(work: Path, log: Log = print) -> AutoencoderKLQwenImage21:
     _phase(vae, decoder_loss, DECODER_SCHEDULE, work / "decoder", log)
     with torch.inference_mode():
         drawings = [with_alpha(panel_batch(size, 64, seed=10**6 + size)) for size in SIZES]
-        batches = [vae.encode(pixels).latent_dist.mode() for pixels in drawings]
-    rows = torch.cat([latents.transpose(0, 1).flatten(1) for latents in batches], dim=1)
-    mean, std = ([round(value, 5) for value in v.tolist()] for v in (rows.mean(1), rows.std(1)))
+        mean, std = qwen_vae.channel_statistics([vae.encode(pixels).latent_dist.mode() for pixels in drawings])
     vae.register_to_config(latents_mean=mean, latents_std=std)
     return vae.eval()
 
 
 def _phase(vae: Any, loss: Callable[[Any, int], torch.Tensor], schedule: Schedule, work: Path, log: Log) -> None:
+    def reconstruct(pixels: torch.Tensor) -> torch.Tensor:
+        decoded: torch.Tensor = vae.decode(vae.encode(with_alpha(pixels)).latent_dist.mode()).sample
+        return decoded[:, :3, 0]
+
     def log_psnr(steps: int) -> None:
-        log(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(vae, size):.1f} dB at {size} px" for size in SIZES))
+        psnr = ", ".join(f"{psnr_of(reconstruct, size):.1f} dB at {size} px" for size in SIZES)
+        log(f"vae: {steps} steps, PSNR {psnr}")
 
-    optimizer = Muon(vae, schedule.learning_rate, _is_convolution)
+    optimizer = Muon(vae, schedule.learning_rate, qwen_vae.is_hidden)
     fit(vae, lambda step: loss(vae, step), schedule, work, "vae", log, after=log_psnr, optimizer=optimizer)
-
-
-def psnr(vae: Any, size: int, count: int = 64, seed: int = 2 * 10**6) -> float:
-    """Peak signal-to-noise ratio in dB of reconstructions of unseen panels."""
-    with torch.inference_mode():
-        pixels = panel_batch(size, count, seed)
-        decoded = vae.decode(vae.encode(with_alpha(pixels)).latent_dist.mode()).sample[:, :3, 0]
-    return 10 * float(torch.log10(4 / (decoded.clamp(-1, 1) - pixels).square().mean()))
-
-
-def _is_convolution(name: str, weight: torch.Tensor) -> bool:
-    outer = name in {"encoder.conv_in.weight", "decoder.conv_out.weight"}
-    return weight.ndim >= 4 and not outer and "gamma" not in name
 
 
 def new_transformer() -> QwenImage21Transformer2DModel:

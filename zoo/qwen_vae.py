@@ -5,6 +5,7 @@ Factor 8, 16 channels. Its kernels over time are zero except for their last slic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from diffusers import AutoencoderKLQwenImage
 
 from paco_core.policies.single_frame import use_single_frame_convolutions
 from zoo.fitting import Log, Muon, Schedule, fit
-from zoo.vae import KL_WEIGHT, decoder_noise, load_as_identity, panel_batch, pixel_loss
+from zoo.vae import decoder_noise, kl_loss, load_as_identity, panel_batch, pixel_loss, psnr_of
 
 SCHEDULE = Schedule(steps=720, learning_rate=2e-2, warmup=30, checkpoint_every=200)
 #: Panel sizes in pixels, and panels per batch; a batch has one size.
@@ -54,9 +55,7 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         posterior = vae.encode(pixels.unsqueeze(2)).latent_dist
         decoded = vae.decode(posterior.sample(generator)).sample[:, :, 0]
-    mean, log_variance = posterior.mean.float(), posterior.logvar.float()
-    kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
-    return pixel_loss(decoded, pixels) + KL_WEIGHT * kl
+    return pixel_loss(decoded, pixels) + kl_loss(posterior)
 
 
 def deepened(vae: AutoencoderKLQwenImage, layers: int = DECODER_LAYERS) -> AutoencoderKLQwenImage:
@@ -106,17 +105,20 @@ def latent_statistics(vae: Any) -> tuple[list[float], list[float]]:
     """Mean and deviation of each channel over drawings of every size."""
     with torch.inference_mode():
         batches = [panel_batch(size, 64, seed=10**6 + size) for size, _ in dict.fromkeys(BATCHES)]
-        flat = [vae.encode(p.unsqueeze(2)).latent_dist.mode().transpose(0, 1).flatten(1) for p in batches]
-    latents = torch.cat(flat, dim=1)
-    return [round(v, 5) for v in latents.mean(1).tolist()], [round(v, 5) for v in latents.std(1).tolist()]
+        return channel_statistics([vae.encode(p.unsqueeze(2)).latent_dist.mode() for p in batches])
+
+
+def channel_statistics(batches: Sequence[torch.Tensor]) -> tuple[list[float], list[float]]:
+    """Mean and deviation of each channel of latents (n, channels, ...)."""
+    rows = torch.cat([latents.transpose(0, 1).flatten(1) for latents in batches], dim=1)
+    return [round(v, 5) for v in rows.mean(1).tolist()], [round(v, 5) for v in rows.std(1).tolist()]
 
 
 def psnr(vae: Any, size: int, count: int = 64, seed: int = 2 * 10**6) -> float:
     """Peak signal-to-noise ratio in dB of reconstructions of unseen panels."""
-    with torch.inference_mode():
-        pixels = panel_batch(size, count, seed)
-        decoded = vae.decode(vae.encode(pixels.unsqueeze(2)).latent_dist.mode()).sample[:, :, 0]
-    return 10 * float(torch.log10(4 / (decoded.clamp(-1, 1) - pixels).square().mean()))
+    return psnr_of(
+        lambda pixels: vae.decode(vae.encode(pixels.unsqueeze(2)).latent_dist.mode()).sample[:, :, 0], size, count, seed
+    )
 
 
 def build_vae(work: Path, log: Log = print) -> AutoencoderKLQwenImage:
@@ -124,7 +126,7 @@ def build_vae(work: Path, log: Log = print) -> AutoencoderKLQwenImage:
     torch.manual_seed(0)
     vae = new_vae()
 
-    optimizer = Muon(vae, SCHEDULE.learning_rate, _is_hidden)
+    optimizer = Muon(vae, SCHEDULE.learning_rate, is_hidden)
     fit(vae, lambda step: reconstruction_loss(vae, step), SCHEDULE, work, "vae", log, optimizer=optimizer)
     mean, std = latent_statistics(vae.eval())
     vae.register_to_config(latents_mean=mean, latents_std=std)
@@ -142,7 +144,7 @@ def train_decoder(vae: AutoencoderKLQwenImage, work: Path, log: Log = print) -> 
         log(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(deeper, s):.1f} dB at {s} px" for s in (64, 128)))
         deeper.train()
 
-    optimizer = Muon(deeper, DECODER_SCHEDULE.learning_rate, _is_hidden)
+    optimizer = Muon(deeper, DECODER_SCHEDULE.learning_rate, is_hidden)
     fit(
         deeper, lambda step: decoder_loss(deeper, step), DECODER_SCHEDULE, work, "vae", log,
         after=tell, optimizer=optimizer,
@@ -150,7 +152,7 @@ def train_decoder(vae: AutoencoderKLQwenImage, work: Path, log: Log = print) -> 
     return deeper.eval()
 
 
-def _is_hidden(name: str, weight: torch.Tensor) -> bool:
-    """Convolutions but the first and the last; ``gamma`` is a norm's scale."""
+def is_hidden(name: str, weight: torch.Tensor) -> bool:
+    """Weights for Muon: convolutions (out, in, ...) but the first and the last. ``gamma`` is the scale of a norm."""
     outer = name in {"encoder.conv_in.weight", "decoder.conv_out.weight"}
     return weight.ndim >= 4 and not outer and "gamma" not in name

@@ -108,9 +108,13 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
         if step // len(BATCHES) % 2:
             latents, pixels = as_grids(latents), as_grids(pixels)
         decoded = vae.decode(latents).sample
+    return pixel_loss(decoded, pixels) + kl_loss(posterior)
+
+
+def kl_loss(posterior: Any) -> torch.Tensor:
+    """Scalar: a small share of the divergence of a posterior (n, channels, ...) from the normal distribution."""
     mean, log_variance = posterior.mean.float(), posterior.logvar.float()
-    kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
-    return pixel_loss(decoded, pixels) + KL_WEIGHT * kl
+    return KL_WEIGHT * 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
 
 
 def decoder_loss(vae: Any, step: int) -> torch.Tensor:
@@ -150,9 +154,16 @@ def latent_statistics(vae: Any) -> tuple[float, float]:
 
 def psnr(vae: Any, size: int, count: int = 128, seed: int = 2 * 10**6) -> float:
     """Peak signal-to-noise ratio in dB of reconstructions of unseen panels."""
+    return psnr_of(lambda pixels: vae.decode(vae.encode(pixels).latent_dist.mode()).sample, size, count, seed)
+
+
+def psnr_of(
+    reconstruct: Callable[[torch.Tensor], torch.Tensor], size: int, count: int = 64, seed: int = 2 * 10**6
+) -> float:
+    """Peak signal-to-noise ratio in dB of a function that reconstructs panels (n, 3, s, s) in -1..1."""
     with torch.inference_mode():
         pixels = panel_batch(size, count, seed)
-        error = (vae.decode(vae.encode(pixels).latent_dist.mode()).sample.clamp(-1, 1) - pixels).square().mean()
+        error = (reconstruct(pixels).clamp(-1, 1) - pixels).square().mean()
     return 10 * float(torch.log10(4 / error))
 
 

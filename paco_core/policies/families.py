@@ -247,6 +247,19 @@ def is_distilled(root: Path, model: str) -> bool:
     return bool(distilled)
 
 
+def validate_sharding(family: str, sharded: bool) -> None:
+    """Check that the transformer of a family can be sharded by FSDP2.
+
+    Raises:
+        DataError: if it is sharded, and the number of transformer passes of a batch depends on its prompts.
+    """
+    if sharded and family_of(family).groups_texts:
+        raise DataError(
+            f"the family {family} runs one pass per group of prompts with equal lengths, but FSDP2 needs the same "
+            "number of passes in each process; use launch/ddp.yaml"
+        )
+
+
 class FamilyChoice(Protocol):
     """The family and the task of a recipe."""
 
@@ -318,19 +331,6 @@ def max_predecessors(recipe: StoryChoice) -> int:
     if recipe.panels == "together":
         return 0
     return recipe.predecessors or family_of(recipe.family).references[1]
-
-
-def validate_sharding(family: str, sharded: bool) -> None:
-    """Check that the transformer of a family can be sharded by FSDP2.
-
-    Raises:
-        DataError: if it is sharded, and the number of transformer passes of a batch depends on its prompts.
-    """
-    if sharded and family_of(family).groups_texts:
-        raise DataError(
-            f"the family {family} runs one pass per group of prompts with equal lengths, but FSDP2 needs the same "
-            "number of passes in each process. Use launch/ddp.yaml"
-        )
 
 
 def needs_text_encoders(recipe: StoryChoice) -> bool:

@@ -101,6 +101,13 @@ def random_case(kind: CharacterKind, references: int, rng: random.Random) -> Dra
     return DrawnCase(rng.choice(CHARACTER_NAMES), kind, pictures, panel, copied, rng.randrange(1 << 30))
 
 
+def with_identity(panel: Panel, words: Sequence[str]) -> Panel:
+    """The panel with another character: one word per trait of ``IDENTITY``."""
+    for trait, word in zip(IDENTITY, words, strict=True):
+        panel = panel.with_trait(trait, word)
+    return panel
+
+
 def move_character(panel: Panel, scene: str, rng: random.Random) -> Panel:
     """The character of a panel in another scene, at a random size."""
     return panel.with_trait("scene", scene).with_trait("size", rng.choice(VOCABULARY["size"]))

@@ -11,7 +11,7 @@ Cases are drawn in the storybook world, or built from a file of generated storie
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
@@ -78,7 +78,7 @@ class CharacterPairs:
             unit: name of what a split never divides.
             written: whether the answers contain reasons. If not, the stage ``cot_labels`` writes them.
         """
-        prompt_id = f"character-{digest(unit)}"
+        prompt_id = character_id(unit)
         second = self.pictures.add_panel(panel, prompt_id)
         references = [self.pictures.add_panel(image, prompt_id) for image in images]
         case_id = digest([name, references, second, QUESTION], 16)
@@ -119,15 +119,28 @@ def kind_counts(total: int, shares: Mapping[NegativeKind, float]) -> dict[Charac
     return counts
 
 
-def draw_cases(params: CharacterPairsParams) -> CharacterPairs:
-    """Draw cases in the storybook world. Within each kind, the numbers of references alternate."""
+def character_id(unit: str) -> str:
+    """The prompt id of all cases of a unit, which a split never divides."""
+    return f"character-{digest(unit)}"
+
+
+def draw_cases(
+    params: CharacterPairsParams, *, prompt_ids: Set[str] | None = None, stream: str = "characters"
+) -> CharacterPairs:
+    """Draw cases in the storybook world. Within each kind, the numbers of references alternate.
+
+    Args:
+        prompt_ids: of the characters to draw. None draws all characters.
+        stream: name of the random numbers: another name with the same seed draws other cases.
+    """
     characters, attempt = CharacterPairs(), 0
     for kind, count in kind_counts(params.count, params.shares).items():
         num_cases = 0
         while num_cases < count:
             references = params.references[num_cases % len(params.references)]
-            case = random_case(kind, references, random.Random(f"characters-{params.seed}-{attempt}"))
-            num_cases += characters.add(case.name, *case.draw(params.size), kind, case.answers(), case.identity)
+            case = random_case(kind, references, random.Random(f"{stream}-{params.seed}-{attempt}"))
+            if prompt_ids is None or character_id(case.identity) in prompt_ids:
+                num_cases += characters.add(case.name, *case.draw(params.size), kind, case.answers(), case.identity)
             attempt += 1
     return characters
 

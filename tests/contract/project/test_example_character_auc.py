@@ -12,7 +12,7 @@ from PIL import ImageChops, ImageStat
 
 from examples import character_auc
 from paco_core.config import profiles
-from paco_core.data.pairs.characters import NEGATIVES, CharacterPairs
+from paco_core.data.pairs.characters import NEGATIVES
 from paco_core.io.files import digest, read_json
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
@@ -32,8 +32,7 @@ class _RejectsCopies:
 
 def test_panels_show_held_out_characters_with_each_number_of_images() -> None:
     held_out = {f"character-{digest(name)}" for name in ("a red cat", "a blue frog with a hat", "a white bear")}
-    characters = CharacterPairs()
-    character_auc.draw_cases(characters, held_out, 48, 1, PARAMS)
+    characters = character_auc.draw_panels(held_out, 48, 1, PARAMS)
     assert {case.prompt_id for case in characters.cases} == held_out
     counts = Counter((case.kind, len(case.references)) for case in characters.cases)
     assert {counts["positive", number] for number in (1, 2, 3)} == {8}

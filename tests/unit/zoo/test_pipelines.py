@@ -28,6 +28,8 @@ class Saved:
             (folder / name).mkdir(parents=True)
             (folder / name / "config.json").write_text('{"_name_or_path": "elsewhere/flux", "layers": 4}')
             save_file({k: v.contiguous() for k, v in self.parts.state_dict().items()}, folder / name / "m.safetensors")
+        parts = {"vae": ["diffusers", "VAE", {"pretrained_model_name_or_path": save_directory, "subfolder": "vae"}]}
+        (folder / "modular_model_index.json").write_text(json.dumps({"_class_name": "Modular", **parts}))
 
 
 def test_a_training_is_saved_halved_and_a_finished_one_is_not_trained_again(tmp_path: Path) -> None:
@@ -52,6 +54,8 @@ def test_a_training_is_saved_halved_and_a_finished_one_is_not_trained_again(tmp_
     saved = [load_file(out / name / "m.safetensors")["weight"] for name in ("transformer", "text_encoder")]
     assert steps == [0, 1, 2, 3]
     assert json.loads((out / "transformer" / "config.json").read_text()) == {"layers": 4}
+    index = json.loads((out / "modular_model_index.json").read_text())
+    assert index["vae"][-1] == {"pretrained_model_name_or_path": "data/zoo/small", "subfolder": "vae"}
     assert all(weight.dtype == torch.float16 and torch.equal(weight, trained.weight.half()) for weight in saved)
     shutil.rmtree(out)
     train()
