@@ -147,7 +147,7 @@ def measure(name: str, profile: str, device: str, root: Path, compiled: bool = F
     decodes = clock.seconds["decode"]
     decoded = sum(decodes[-(len(decodes) // recipe.epochs) :])
     return row | {
-        "pictures": recipe.pictures_an_epoch,
+        "pictures": recipe.samples_per_epoch,
         "trained": int(metrics["update/trained"]),
         "sample s": metrics["seconds/sample"] - decoded,
         "decode s": decoded,

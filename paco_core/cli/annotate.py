@@ -226,7 +226,7 @@ def export_study(
     count = label_studio.export_tasks(folder, instances, images, votes, url)
     return (
         f"{folder}: {count} tasks (tasks.json), config.xml, images/; {len(votes)} rankings as predictions\n"
-        f"pictures are expected at {url}images/"
+        f"images are expected at {url}images/"
     )
 
 

@@ -74,7 +74,7 @@ def _stories(root: Path, folder: Path) -> Answer:
     with atomic(folder) as part:
         part.mkdir()
         counts = write_outputs(root / paths.T2IS, part, datetime.now(UTC))
-    return Answer(f"{folder}: {counts['stories']} stories, {counts['pictures']} pictures", {"folder": folder, **counts})
+    return Answer(f"{folder}: {counts['stories']} stories, {counts['pictures']} images", {"folder": folder, **counts})
 
 
 def import_dataset(form: str, folder: Path, out: Path) -> Answer:

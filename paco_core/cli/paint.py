@@ -115,7 +115,7 @@ def _generate(
     if options.best and not has_reward:
         raise DataError(f"--best needs a reward model, and there is none yet; {NO_REWARD}")
     count = len(seeds) * (2 if options.compare and by.adapter else 1)
-    with painter, Progress(count, "paint", "pictures") as progress:
+    with painter, Progress(count, "paint", "images") as progress:
         images = work(
             seeds=seeds, size=options.size, steps=options.steps, compare=options.compare, advance=progress.advance
         )

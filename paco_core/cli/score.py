@@ -53,7 +53,7 @@ def score_pictures(
         raise DataError("give two pictures, several, a folder of pictures, or --table with a table of them")
     if len(files) == 2 and len(paths) == 2:
         if out is not None:
-            raise DataError("--out goes with --table, or with more than two pictures")
+            raise DataError("--out goes with --table, or with more than two images")
         return _pair(root, files, options)
     if options.reasons:
         raise DataError("--reasons goes with two pictures, or with --table")

@@ -1,27 +1,19 @@
-"""``paco tour``: after a run, the headline metrics, an image that shows the gain, and where to look next."""
+"""``paco tour``: after a run, the headline metrics and the next steps of the report."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
 
+from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_json
 from paco_core.report.headline import headline_table
+from paco_core.report.next_steps import next_steps
+from paco_core.runtime.nvidia_smi import list_gpus
 
 LINE = 100  # characters of a line of a command
-NEXT = """
-look at
-  {report}
-  paco play                     a page to generate, score and edit images with the trained models and the base models
-  make ui                       Dagster's asset graph and MLflow's runs; prints their addresses
-  paco tables                   the tables of the benchmarks next to the published ones
-  git add . && git commit -m "First run"     keep it: later runs are compared with it
-  dvc metrics diff --targets data/metrics/report.json     after a later run: the headline metrics that differ
-  dvc exp run -S policies.recipes.flux_t2is.noise_level=0.9     change a parameter: only what depends on it runs again
-  paco tour                     this page
-""".rstrip()
 
 
 def tour(root: Path) -> Answer:
@@ -37,19 +29,21 @@ def tour(root: Path) -> Answer:
     rows = content.get("headline")
     if not isinstance(rows, list):  # earlier versions wrote a mapping
         raise DataError(f"{file}: an earlier version of paco wrote this report; run `dvc repro report`")
-    report = (root / paths.REPORT / "index.html").resolve().as_uri()
+    report, command = (root / paths.REPORT / "index.html").resolve().as_uri(), content["example_command"]
     lines = headline_table(rows) if rows else ["no benchmark has measured anything yet"]
-    if (command := content["example_command"]) is not None:
-        lines += ["", "see a set before and after training (90th percentile of the gains)", *_wrapped(command)]
-    figures = {"headline": rows, "example_command": command, "report": report}
-    return Answer("\n".join(lines) + "\n" + NEXT.format(report=report), figures)
+    lines += ["", f"Report: {report}"]
+    for step in next_steps(load(root / PARAMS_FILE), list_gpus().gpus, command).steps:
+        lines += ["", f"{step.title}. {step.text}", *(line for text in step.commands for line in _wrapped(text))]
+    return Answer("\n".join(lines), {"headline": rows, "example_command": command, "report": report})
 
 
 def _wrapped(command: str) -> list[str]:
-    """A command over lines of at most :data:`LINE` characters, where its arguments allow it.
+    """A command, over lines of at most :data:`LINE` characters if it is longer and its arguments allow it.
 
     An option is on one line with its first value.
     """
+    if len(command) + 2 <= LINE:
+        return [f"  {command}"]
     lines, current = list[str](), ""
     words = [shlex.quote(word) for word in shlex.split(command)]
     for n in reversed(range(len(words) - 1)):

@@ -135,7 +135,7 @@ class PolicyTraining(Section):
         return self.loss == "nft" or self.offline
 
     @property
-    def pictures_an_epoch(self) -> int:
+    def samples_per_epoch(self) -> int:
         """Number of images that an epoch samples or, with an offline loss, reads."""
         if self.offline:
             return self.prompts_per_epoch * self.pictures_a_pair

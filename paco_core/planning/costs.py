@@ -104,7 +104,7 @@ def training_cost(params: Params, name: str, root: Path, planned: PlannedPrompts
         memory_gb += BASE_GB + reward_gb(params, root)
     return Cost(
         f"{workload.epochs} epochs, {workload.images} samples, {workload.scored_pairs}, "
-        f"{workload.optimiser_steps} optimiser steps, {evaluations} evaluation pictures",
+        f"{workload.optimiser_steps} optimiser steps, {evaluations} evaluation images",
         memory_gb,
         takes,
         recipe.device,
@@ -157,7 +157,7 @@ def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") ->
     seconds_taken, note = seconds(params, takes), ""
     if seconds_taken is None and params.policies.device.startswith("cuda"):
         seconds_taken, note = _on_gpu(hours_by_gpu(work, memory_gb))
-    return Cost(f"{at_most}{round(pictures)} pictures", memory_gb, seconds_taken, params.policies.device, note)
+    return Cost(f"{at_most}{round(pictures)} images", memory_gb, seconds_taken, params.policies.device, note)
 
 
 def _seconds_per_image(recipe: PolicyRecipe, records: Sequence[PromptRecord], steps: int, patch: int) -> float:

@@ -108,7 +108,7 @@ def training_memory(
     steps = len(recipe.train_steps or recipe.noise_steps) or recipe.sampling_steps
     latents = 1 if recipe.forward else steps * (3 if recipe.loss == "grpo_guard" else 2)
     parts = references_per_part(recipe, candidates(planned, recipe, root)[0])
-    images = recipe.pictures_an_epoch * sum(map(len, parts)) / len(parts)
+    images = recipe.samples_per_epoch * sum(map(len, parts)) / len(parts)
     tokens = math.prod(phases["training"][0].size) * tokens_per_pixel(root, recipe)
     encoding = max(0.0, model_gb(root, recipe.model) - measured.transformer_gb)
     return TrainingMemory(

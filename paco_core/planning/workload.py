@@ -120,7 +120,7 @@ class Workload:
         """Work of a loss on ranked pairs: the training neither samples nor scores images."""
         passes_per_step, steps = family_of(recipe.family).passes_per_step(recipe.guidance), recipe.train_steps
         trained = len(steps) if steps else recipe.sampling_steps
-        passes = passes_per_step * recipe.pictures_an_epoch * trained
+        passes = passes_per_step * recipe.samples_per_epoch * trained
         pairs = recipe.prompts_per_epoch // recipe.updates_per_epoch
         together = max(1, recipe.train_batch // recipe.pictures_a_pair)
         return cls(

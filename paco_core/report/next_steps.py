@@ -40,12 +40,12 @@ def next_steps(params: Params, gpus: Sequence[Gpu], example: str | None) -> Next
     """
     memory = max((gpu.memory_gb or 0.0 for gpu in gpus), default=0.0)
     profile = next((name for least, name in GPU_PROFILES.items() if memory >= least), None)
-    steps = (
-        [NextStep("See a gain", "One set by the generator before and after training.", (example,))] if example else []
-    )
-    if params.profile == SMOKE:
+    steps: list[NextStep] = []
+    if params.profile == SMOKE:  # a gain would be chance
         text = "The profile smoke has too little data to learn. The full demo needs no GPU and 5 to 12 minutes."
         steps.append(NextStep("Train for real", text, (f"paco profile use {STORYBOOK}", "make demo")))
+    elif example:
+        steps.append(NextStep("See a gain", "One set by the generator before and after training.", (example,)))
     recipe = next(iter(params.policies.recipes), None)
     if recipe is not None:
         steps += [_change(params, recipe), _promote(recipe)]

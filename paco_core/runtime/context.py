@@ -170,7 +170,8 @@ class StageContext:
             left = {k: v for k, v in left.items() if k not in of_model}
             self.tracker.metrics(of_model, measures=self._maker(self.place(path)))
         self.tracker.metrics(left)
-        self.log(f"{self.label}: {metrics_text.metrics_line(metrics, file.as_posix())}")
+        if metrics:
+            self.log(f"{self.label}: {metrics_text.metrics_line(metrics, file.as_posix())}")
 
     def _maker(self, path: Path) -> str | None:
         """The MLflow run that made an out of another stage; "" for this one, None where it is not known."""

@@ -1,17 +1,18 @@
-"""A stage's figures as text for people: what a terminal and a log can show of them."""
+"""The metrics of a stage as text, for a terminal and a log."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
-METRICS_PER_LINE = 8
+METRICS_PER_LINE, LINE_LENGTH = 8, 160
 _WITH_AFTER = ("before", "change", "change_low", "change_high", "change_missing")
 
 
 def as_text(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Figures as text; those before and after a training together, with the change and its interval."""
+    """Metrics as text. Those before and after a training are one text, with the change and its interval."""
     texts: dict[str, str] = {}
     for key, value in metrics.items():
         name, _, end = key.rpartition(".")
@@ -24,10 +25,12 @@ def as_text(metrics: Mapping[str, Any]) -> dict[str, str]:
 
 
 def metrics_line(metrics: Mapping[str, Any], file: str) -> str:
-    """The first figures in one line, and where the others stand."""
+    """The first metrics in one line, and the file that contains the rest. There is at least one metric in the line."""
     texts = [f"{key} {text}" for key, text in as_text(metrics).items()]
-    num_omitted = len(texts) - METRICS_PER_LINE
-    return ", ".join(texts[:METRICS_PER_LINE]) + (f"; {num_omitted} more in {file}" if num_omitted > 0 else "")
+    lengths = accumulate(len(text) + len(", ") for text in texts)
+    shown = max(1, sum(length <= LINE_LENGTH for length in list(lengths)[:METRICS_PER_LINE]))
+    num_omitted = len(texts) - shown
+    return ", ".join(texts[:shown]) + (f"; {num_omitted} more in {file}" if num_omitted > 0 else "")
 
 
 def _change(metrics: Mapping[str, Any], name: str) -> str:

@@ -69,7 +69,7 @@ def run(ctx: StageContext) -> None:
         "base": ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),
     }
     scores = {}
-    with ctx.progress(len(models) * bench.count_edit_queries(cases), "questions") as progress:
+    with ctx.progress(len(models) * bench.count_edit_queries(cases), "queries") as progress:
         for name, (label, model) in models.items():
             scorer = Scorer.configured(model, reward)
             scorer.any_case = params.wording == "published"

@@ -37,7 +37,7 @@ def _cost(params: Params, root: Path) -> Cost:
     passes = sum(family_of(p.family).passes_per_step(p.guidance) for p in settings.painters) * images * settings.steps
     work = passes * amounts.CPU_SECONDS["rollout_step"]
     return Cost(
-        f"{len(settings.painters) * images} pictures of {settings.size} x {settings.size}, {settings.steps} steps",
+        f"{len(settings.painters) * images} images of {settings.size} x {settings.size}, {settings.steps} steps",
         BASE_GB + max((model_gb(root, painter.model) for painter in settings.painters), default=0.0),
         amounts.START_UP_S + work if settings.device == "cpu" else None,
         settings.device,
@@ -94,7 +94,7 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
     for number, painter in enumerate(params.painters):
         validate_text_window(f"edits.painters.{number}", painter, ctx.root)
         validate_reference_counts(painter.family, trained)
-    with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "pictures") as progress:
+    with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "images") as progress:
         for painter in params.painters:
             model = str(ctx.model(painter.model))
             policy = base.load_policy(

@@ -94,7 +94,7 @@ def _measure(ctx: StageContext) -> tuple[Cases, list[GeneratedImage], pd.DataFra
     recipes = recipes_of(EDITS, ctx.params.policies)
     cases = unseen_edits(ctx.read, ctx.params, set())
     adapters = {name: ctx.read(paths.POLICIES / name) / "adapter" for name in recipes}
-    with ctx.progress(cases.count_images(recipes), "pictures") as progress:
+    with ctx.progress(cases.count_images(recipes), "images") as progress:
         generated = cases.generate_before_and_after(recipes, adapters, ctx.root, progress.advance)
     return cases, generated, measure_images(generated, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
 
@@ -109,10 +109,10 @@ def _rate(
     from paco_core.benchmarks.viescore_prompts import wording
     from paco_core.rewards.base import validate_failed_share
 
-    assert cases.reference is not None, "cases of edits have reference pictures"
+    assert cases.reference is not None, "cases of edits have reference images"
     words = wording(params.prompts, ctx.root)
     ctx.log(f"{viescore.describe_queries(generated, words)}, to {params.endpoint.model}, asked in {words.name}")
-    with ctx.progress(2 * len(generated), "questions", "gedit viescore") as progress:
+    with ctx.progress(2 * len(generated), "queries", "gedit viescore") as progress:
         ratings = viescore.rate_edits(generated, cases.reference, params.endpoint, words, ctx.root, progress.advance)
     rejected = {name: int(count) for name, count in ratings.counts.items() if name.startswith("rejected.")}
     for name, values in ratings.columns.items():

@@ -34,7 +34,7 @@ def _cost(params: Params, root: Path) -> Cost:
 
     settings, pictures = params.grids, amounts.pictures(params, root)
     return Cost(
-        f"{pictures} pictures of {settings.height} x {settings.width}, {settings.steps} steps",
+        f"{pictures} images of {settings.height} x {settings.width}, {settings.steps} steps",
         BASE_GB + model_gb(root, settings.model),
         amounts.seconds(params, pictures * settings.steps * amounts.CPU_SECONDS["grid_step"]),
         settings.device,
@@ -104,7 +104,7 @@ def run(ctx: StageContext) -> None:
     if jobs:
         validate_window("grids", params, ctx.root)
     out_path = paths.GRIDS / f"shard-{ctx.item}" if ctx.round is None else paths.GRIDS
-    with ctx.writing(out_path) as out, ctx.progress(len(jobs), "pictures") as progress:
+    with ctx.writing(out_path) as out, ctx.progress(len(jobs), "images") as progress:
         images = grids.GridFiles(out / "images")  # until they are in the shard
         apart = partial(
             grids.generate_grids_on_workers, gpu=params.device.startswith("cuda"), threads=ctx.params.threads

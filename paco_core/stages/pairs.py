@@ -172,7 +172,7 @@ def _held_out(
     if params.keep_out is not None:
         bench = read_rank_bench(ctx.root / params.keep_out)
         held_out = bench.held_out()
-        ctx.log(f"pairs: {len(bench.prompts)} prompts and {len(bench.refs)} pictures of {params.keep_out} are kept out")
+        ctx.log(f"pairs: {len(bench.prompts)} prompts and {len(bench.refs)} images of {params.keep_out} are kept out")
     if imported.source is not None:
         refs = set(benchmark["reference"]).union(*benchmark["candidates"])
         held_out = HeldOut(held_out.prompts, held_out.panels | {digest(ref) for ref in refs})

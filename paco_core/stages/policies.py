@@ -192,7 +192,7 @@ def run(ctx: StageContext) -> None:
 
     recipe = ctx.params.policies.recipes[name]
     final = ctx.place(paths.POLICIES / name)
-    samples, updates = recipe.pictures_an_epoch, recipe.updates_per_epoch
+    samples, updates = recipe.samples_per_epoch, recipe.updates_per_epoch
     summary = Summary(task_of(recipe).success(ctx.params.world), max(recipe.eval_sizes))
     with ctx.writing(final) as out, ctx.progress(recipe.epochs, "epochs") as progress:
         out.mkdir()

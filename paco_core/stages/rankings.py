@@ -85,7 +85,7 @@ def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
         recipe = ctx.params.policies.recipe(ctx.params.rounds.recipe)
         judges.append(ctx.model(str(recipe.held_out_judge)))
     scores = []
-    with ctx.progress(len(judges) * len(queries), "questions") as progress:
+    with ctx.progress(len(judges) * len(queries), "queries") as progress:
         for judge in judges:
             values = iter(Scorer.configured(judge, reward).score(queries, progress.advance))
             scores.append([[next(values).value for _ in candidates] for candidates in table["candidates"]])

@@ -108,7 +108,7 @@ def run(ctx: StageContext) -> None:
 
     folders = {name: ctx.read(paths.POLICIES / name) for name in recipes}
     cases = unseen_sets(ctx.read, ctx.params, set().union(*map(trained_prompts, folders.values())))
-    with ctx.progress(cases.count_images(recipes), "pictures") as progress:
+    with ctx.progress(cases.count_images(recipes), "images") as progress:
         adapters = {name: folder / "adapter" for name, folder in folders.items()}
         generated = cases.generate_before_and_after(recipes, adapters, ctx.root, progress.advance)
     table = measure_images(generated, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))

@@ -48,7 +48,7 @@ def _cost(params: Params, root: Path) -> Cost:
     sets = min(t2is.prompts, bench.prompts or t2is.prompts) * len(t2is.seeds) * states * sizes
     judge = bench.consistency
     return Cost(
-        f"about {round(sets * a_set)} questions",
+        f"about {round(sets * a_set)} queries",
         BASE_GB + model_gb(root, judge.model if judge else None),
         amounts.seconds(params, sets * a_set * amounts.CPU_SECONDS["bench_question"]),
         params.reward.device,
@@ -109,8 +109,8 @@ def run(ctx: StageContext) -> None:
     with open_parts(params, ctx.params.reward, questions, ctx.root) as parts:
         counts = count_queries(sets, parts)
         for name, part in parts.items():
-            ctx.log(f"{name}: {counts[name]} questions about {len(sets)} sets to {part.judge}")
-        with ctx.progress(sum(counts.values()), "questions") as progress:
+            ctx.log(f"{name}: {counts[name]} queries about {len(sets)} sets to {part.judge}")
+        with ctx.progress(sum(counts.values()), "queries") as progress:
             table, failed = evaluate_sets(sets, parts, ctx.params.serving.max_failed_share, progress.advance)
         draws = {"resamples": params.bootstrap, "seed": params.seed}
         estimates = {str(name): estimate_sets(rows, **draws) for name, rows in table.groupby("method", sort=False)}

@@ -51,7 +51,7 @@ def _cost(params: Params, root: Path) -> Cost:
     questions = stories * QUESTIONS if bench.adherence is not None else 0
     model = bench.adherence.model if bench.adherence is not None else bench.clip
     return Cost(
-        f"about {questions} questions about {stories} painted stories",
+        f"about {questions} queries about {stories} generated stories",
         BASE_GB + model_gb(root, model),
         amounts.seconds(params, questions * amounts.CPU_SECONDS["bench_question"]),
         params.reward.device,
@@ -105,8 +105,8 @@ def run(ctx: StageContext) -> None:
     rejected.print(ctx.log)
     parts = dict(_parts(ctx))
     questions = sum(count_queries(stories, parts).values())
-    ctx.log(f"{questions} questions about {len(stories)} painted stories")
-    with ctx.progress(questions, "questions") as progress:
+    ctx.log(f"{questions} queries about {len(stories)} generated stories")
+    with ctx.progress(questions, "queries") as progress:
         table, failed = evaluate_sets(stories, parts, ctx.params.serving.max_failed_share, progress.advance)
     draws = {"resamples": params.bootstrap, "seed": params.seed}
     estimates = {str(name): estimate_stories(rows, **draws) for name, rows in table.groupby("method", sort=False)}

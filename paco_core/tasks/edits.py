@@ -30,7 +30,7 @@ class Edits(Task):
     name, results, prompts, reward_input = "edits", paths.GEDIT, paths.EDIT_PROMPTS, "reference"
     gold = Success(GOLD_OF_EDITS[0], constraint=GOLD_OF_EDITS[2], follows=GOLD_OF_EDITS[1])
     judged = Success("editing", follows="edit_following")
-    group, cases, sampling_units = "picture", "edits", "source pictures"
+    group, cases, sampling_units = "picture", "edits", "source images"
 
     def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
         _validate_no_prompt_files(recipe)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from dvc_project.errors import DvcProjectError
@@ -116,7 +116,7 @@ def reproduce(root: Path, jobs: int) -> int:
             message = f"{', '.join(failed)} failed; what is finished is kept, and the next run resumes from there"
             print(message, flush=True)
             return 1
-        return _run_plain(root)
+        return _run_plain(root, short=jobs > 1)
     except KeyboardInterrupt:
         release_dead_locks(root)
         raise
@@ -152,16 +152,33 @@ def _next(waits: Mapping[str, Set[str]], running: Sequence[_DvcProcess], jobs: i
     return [[name] for name in ready_stages(waits) if name not in started][: jobs - len(running)]
 
 
-def _run_plain(root: Path) -> int:
-    """``dvc repro``; returns its exit status."""
-    dvc = start_group([*DVC, "repro"], cwd=root, env={**os.environ, "PATH": search_path()})
+def _run_plain(root: Path, *, short: bool) -> int:
+    """``dvc repro``; returns its exit status.
+
+    Args:
+        short: print the number of stages that are up to date instead of a line for each.
+    """
+    pipes: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if short else {}
+    dvc = start_group([*DVC, "repro"], cwd=root, env={**os.environ, "PATH": search_path()}, **pipes)
     try:
+        if dvc.stdout is not None:
+            _print_short(dvc.stdout)
         return dvc.wait()
     except KeyboardInterrupt:
         end_group(dvc, GRACE_SECONDS)
         raise
     finally:
         forget_group(dvc)
+
+
+def _print_short(output: Iterable[bytes]) -> None:
+    up_to_date = 0
+    for line in output:
+        text = line.decode(errors="replace").rstrip()
+        up_to_date += text.endswith(" didn't change, skipping")
+        if text and not _CHATTER.match(text):
+            print(text, flush=True)
+    print(f"{up_to_date} stages are up to date", flush=True)
 
 
 def _jobs(text: str) -> int:

@@ -72,8 +72,12 @@ def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
     ends = {"before": 0.5, "after": 0.25, "change": -0.25, "change_low": -0.5, "change_high": 0.0, "change_missing": 2}
     many = {f"{size}.{end}": value for size in range(10) for end, value in ends.items()}
     line = metrics_text.metrics_line(many, "m.json")
-    assert line.startswith("0 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000, 2 missing), 1 0.5 -> 0.25 ")
-    assert line.endswith(", 7 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000, 2 missing); 2 more in m.json")
+    change = "0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000, 2 missing)"
+    assert line == f"0 {change}, 1 {change}; 8 more in m.json"
+    assert metrics_text.metrics_line({"a" * 200: 1, "b": 2}, "m.json") == f"{'a' * 200} 1; 1 more in m.json"
+    assert metrics_text.metrics_line(dict.fromkeys(map(str, range(10)), 1), "m.json").endswith(
+        ", 7 1; 2 more in m.json"
+    )
     nan = float("nan")
     assert metrics_text.as_text(
         {f"0.{end}": v for end, v in {**ends, "change_low": nan, "change_high": nan}.items()}

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from paco_core.cli.tour import tour
-from paco_core.config.params import Params, load
+from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
 from paco_core.io.answer import to_jsonable
 from paco_core.io.files import DataError, write_json
@@ -100,7 +100,7 @@ def test_the_table_fits_a_terminal(params: Params, tmp_path: Path) -> None:
     assert lines[3].split()[-6:] == ["0.250", "0.500", "+0.250", "+0.125", "to", "+0.375"]
 
 
-def test_tour_prints_the_table_and_the_command(params: Params, tmp_path: Path) -> None:
+def test_tour_prints_the_table_and_the_command(params: Params, tmp_path: Path, repository: Path) -> None:
     file = tmp_path / paths.REPORT / "metrics.json"
     with pytest.raises(DataError, match="no such file"):
         tour(tmp_path)
@@ -110,8 +110,10 @@ def test_tour_prints_the_table_and_the_command(params: Params, tmp_path: Path) -
         tour(tmp_path)
     rows, command = headline(tmp_path, params, figures_of(params)), "paco paint 'a cat. All' --seed 3"
     write_json(file, {"headline": to_jsonable(rows), "example_command": command})
+    (tmp_path / PARAMS_FILE).write_bytes((repository / PARAMS_FILE).read_bytes())
     answer = tour(tmp_path)
-    assert f"  {command}\n" in answer and all(line in answer for line in headline_table(to_jsonable(rows)))
+    assert f"  {command}\n" in answer and '  git add . && git commit -m "First run"\n' in answer
+    assert all(line in answer for line in headline_table(to_jsonable(rows)))
     assert json.loads(answer.json())["headline"][0]["model"] == "reward"
 
 

@@ -132,7 +132,7 @@ def test_code_that_merges_recipes_and_rounds_changes_the_stage(project: Path, mo
             lambda shared, overrides: {**merge(shared, overrides), "clip_range": 0.01},
             set(before),
         ),
-        (PolicyTraining, "pictures_an_epoch", property(lambda self: 2 * self.group_size), set(before)),
+        (PolicyTraining, "samples_per_epoch", property(lambda self: 2 * self.group_size), set(before)),
         (rounds, "epochs_up_to", lambda params, place: 0, of_rounds),
     ]
     for owner, name, other, labels in patches:
@@ -149,7 +149,7 @@ def test_a_checkpoint_belongs_to_resolved_numbers(project: Path, monkeypatch: py
         return [policy_training_key(recipe, [], [], [], {}), digest(resolved_section(params.reward))]
 
     before = keys()
-    monkeypatch.setattr(PolicyTraining, "pictures_an_epoch", property(lambda self: 2 * self.group_size))
+    monkeypatch.setattr(PolicyTraining, "samples_per_epoch", property(lambda self: 2 * self.group_size))
     assert keys()[0] != before[0]
     monkeypatch.setattr(RewardParams, "derived", property(lambda self: 1), raising=False)
     assert keys()[1] != before[1]
