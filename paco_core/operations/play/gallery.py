@@ -72,7 +72,7 @@ class Gallery:
         """
         with self._lock:
             if name not in self._pictures:
-                raise NoLongerStored("this picture is no longer kept; add it, or paint it, again")
+                raise NoLongerStored("this image is no longer stored; add or generate it again")
             self._pictures.move_to_end(name)
             return self._pictures[name]
 

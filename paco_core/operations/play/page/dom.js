@@ -20,7 +20,7 @@ export const number = (value) => value.toFixed(3);
 // A number and a bar; what could not be judged says so, and is never shown as 0.
 export function scored(row, judge) {
   if (row.score === null) {
-    const text = judge ? `could not judge${row.cause ? `: ${row.cause}` : ""}` : "";
+    const text = judge ? `no score${row.cause ? `: ${row.cause}` : ""}` : "";
     return [make("span.score.none", { textContent: text }), null];
   }
   return [make("span.score", { textContent: number(row.score) }), bar(row.score)];

@@ -9,7 +9,7 @@ let pictures = []; // names; the one to edit first
 
 function lay(names) {
   pictures = names;
-  const views = names.map((picture, place) => ({ picture, title: place ? `Reference ${place + 1}` : "The picture to edit" }));
+  const views = names.map((picture, place) => ({ picture, title: place ? `Reference ${place + 1}` : "Image to edit" }));
   const button = $("edit-picture");
   button.hidden = false;
   button.title = "larger";
@@ -19,7 +19,7 @@ function lay(names) {
 }
 
 function read() {
-  if (!pictures.length) throw new Error("Add a picture first.");
+  if (!pictures.length) throw new Error("Add an image first.");
   const instruction = $("instruction").value.trim();
   if (!instruction) throw new Error("Write what to change.");
   return ["/edit", { pictures, instruction, ...choices.read() }];
@@ -45,7 +45,7 @@ export function offer(about) {
   section.closed = !about.edits.length;
   section.settle();
   if (section.closed) return section.empty("No policy edits here", "policies.recipes in params.yaml has no recipe of an editing family.");
-  section.empty("Nothing edited yet", "Add a picture and write what to change, or try an example.");
+  section.empty("Nothing edited yet", "Add an image and write an instruction, or choose an example.");
   const buttons = about.edit_examples.map((one) => {
     const button = make("button", { type: "button" }, ...one.pictures.map((name) => shown(name, "")), one.instruction);
     button.onclick = () => {

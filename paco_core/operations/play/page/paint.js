@@ -1,4 +1,4 @@
-// The section Paint: a theme and what each panel shows.
+// The section Generate: a theme and what each panel shows.
 import { Choices, Section } from "./section.js";
 import { $, make } from "./dom.js";
 import { draw, scorePanels } from "./painted.js";
@@ -12,13 +12,13 @@ function layouts(count) {
   const grids = Array.from({ length: count }, (_, n) => n + 1).filter((rows) => count % rows === 0);
   const kept = $("paint-layout").value;
   const options = grids.map((rows) => make("option", { textContent: `${rows}x${count / rows}` }));
-  $("paint-layout").replaceChildren(make("option", { value: "", textContent: "usual" }), ...options);
+  $("paint-layout").replaceChildren(make("option", { value: "", textContent: "default" }), ...options);
   if ([...$("paint-layout").options].some((option) => option.value === kept)) $("paint-layout").value = kept;
 }
 
 function counted(count) {
   layouts(count);
-  $("panel-hint").textContent = usual && !usual.includes(count) ? `The models of this project know sets of ${usual.join(" or ")} panels; others come out worse.` : "";
+  $("panel-hint").textContent = usual && !usual.includes(count) ? `The models of this project were trained on sets of ${usual.join(" or ")} panels. Sets of other sizes are worse.` : "";
 }
 
 function read() {

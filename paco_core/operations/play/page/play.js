@@ -79,8 +79,8 @@ async function begin() {
       for (const part of [painting, scoring, editing, telling]) part.offer(about);
       const untrained = ![...about.sets, ...about.edits].some((one) => one.trained);
       const faults = [
-        untrained && "No policy is trained yet: only the model before training paints here.",
-        !about.judge && "There is no reward model yet: pictures are shown without scores.",
+        untrained && "No policy is trained yet. Only the model before training generates images.",
+        !about.judge && "There is no reward model yet. Images have no scores.",
       ];
       notice(faults.filter(Boolean).join(" "));
       break;

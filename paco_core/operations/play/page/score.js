@@ -9,13 +9,13 @@ let tray = []; // names of the pictures
 
 function put(names) {
   section.state.replaceChildren();
-  if (tray.length + names.length > MOST) section.fault(`${MOST} pictures are compared at most; the others were left out.`);
+  if (tray.length + names.length > MOST) section.fault(`At most ${MOST} images are compared. The rest is left out.`);
   tray = [...tray, ...names].slice(0, MOST);
   lay();
 }
 
 function lay() {
-  const pictures = tray.map((picture, place) => ({ picture, title: `Picture ${letter(place)}` }));
+  const pictures = tray.map((picture, place) => ({ picture, title: `Image ${letter(place)}` }));
   const remove = (place) => {
     tray.splice(place, 1);
     lay();
@@ -25,18 +25,18 @@ function lay() {
 }
 
 function read() {
-  if (tray.length < 2) throw new Error("Add at least two pictures.");
+  if (tray.length < 2) throw new Error("Add at least two images.");
   const theme = $("score-theme").value.trim();
   return ["/score", { pictures: tray, theme: theme || null, reasons: $("score-reasons").checked }];
 }
 
 function draw(result, body, ended) {
-  const pictures = body.pictures.map((picture, place) => ({ picture, title: `Picture ${letter(place)}` }));
+  const pictures = body.pictures.map((picture, place) => ({ picture, title: `Image ${letter(place)}` }));
   const pairs = result?.pairs ?? [];
   if (!pairs.length) return ended ? section.found.replaceChildren() : section.empty("Scoring", "Pairs appear here as they are compared.");
   const head = make("div.means", {}, make("h2", { textContent: pairs.length === 1 ? "Consistency" : "Mean consistency" }));
   const every = (pictures.length * (pictures.length - 1)) / 2; // there are fewer where it was cancelled
-  if (pairs.length === every && result.mean === null && ended) head.append(make("span.score.none", { textContent: "not all pairs could be judged" }));
+  if (pairs.length === every && result.mean === null && ended) head.append(make("span.score.none", { textContent: "some pairs have no score" }));
   else if (result.mean !== null) {
     const share = bar(result.mean);
     share.classList.add("main");
@@ -71,8 +71,8 @@ export async function take(names, files) {
 export function offer(about) {
   section.closed = !about.judge;
   section.settle();
-  if (about.judge) section.empty("No scores yet", "Add two to eight pictures, or drag panels here from Paint. The reward model scores each pair of them and says why.");
-  else section.empty("There is no reward model yet", "Pictures are scored once it is trained: dvc repro reward_merged. Then load this page again.");
+  if (about.judge) section.empty("No scores yet", "Add two to eight images, or drag panels here from Generate. The reward model scores each pair and gives reasons.");
+  else section.empty("There is no reward model yet", "To train it, run: dvc repro reward_merged. Then load this page again.");
 }
 
 on("score", ({ pictures, theme, anew }) => {

@@ -38,7 +38,7 @@ function lay(character) {
 
 function put(character, names) {
   const pictures = [...new Set([...character.pictures, ...names])];
-  if (pictures.length > MOST_IMAGES) section.fault(`A character has at most ${MOST_IMAGES} images; the others were left out.`);
+  if (pictures.length > MOST_IMAGES) section.fault(`A character has at most ${MOST_IMAGES} images. The rest is left out.`);
   character.pictures = pictures.slice(0, MOST_IMAGES);
   lay(character);
 }
