@@ -51,8 +51,8 @@ EDIT_TEMPLATES: dict[Wording, dict[str, tuple[str, ...]]] = {
     },
 }
 EDIT_TIE_RULE = (
-    "Strict accuracy counts a case as right where the better edit scores higher; ties are wrong. The ≥ variant "
-    "counts ties as right. A case with a score missing is left out and counted."
+    "Strict accuracy: a case is correct if the better edit has the higher score, and a tie is wrong. The ≥ variant "
+    "counts a tie as correct. A case without a score is left out and counted."
 )
 
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, rankdata, spearmanr
 
 TIE_RULE = (
-    "Candidates with equal scores share their average rank; position measures take the expected value over "
-    "the orders that a model's tie leaves open, and accept every order that an annotator's tie leaves open; "
-    "the two index-ordering measures keep tied candidates in given order."
+    "If a model gives candidates equal scores, they share their average rank, and an accuracy is its expected value "
+    "over their possible orders. If the annotator gave candidates equal ranks, every order of them is correct. The two "
+    "measures of index orderings keep candidates with equal scores in their given order."
 )
 
 
