@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TOLERANCES = {"psnr": 0.5, "gold": 0.08}
 DEFAULT_TOLERANCE = 0.03
 PROMPTS, PROMPT_SEED = 48, 9_400  # of the generators
-SIZES = (64, 96, 128, 192)  # grid sizes of FLUX's training, in pixels
+SIZES = (64, 96, 128, 192, 256)  # grid sizes of FLUX's training, in pixels
 #: Guidance of the editors: Kontext uses its training value; the rest need one forward pass.
 GUIDANCE = {"flux_kontext": 3.5, "qwen_image_edit": 1.0, "flux2_klein": 1.0}
 
@@ -120,8 +120,8 @@ def _clip(zoo_dir: Path) -> dict[str, float]:
     return clip.measure_clip(zoo_dir / "clip", zoo_dir / "flux" / "vae")
 
 
-def _vlm(zoo_dir: Path) -> dict[str, float]:
-    return vlm_figures.measure_vlm(zoo_dir / "qwen2_5_vl", zoo_dir / "flux", zoo_dir / "recogniser")
+def _vlm(member: str, zoo_dir: Path) -> dict[str, float]:
+    return vlm_figures.measure_vlm(zoo_dir / member, zoo_dir / "flux", zoo_dir / "recogniser")
 
 
 def _flux(zoo_dir: Path) -> dict[str, float]:
@@ -137,9 +137,9 @@ def _flux(zoo_dir: Path) -> dict[str, float]:
 
 
 def _flux_kontext(zoo_dir: Path) -> dict[str, float]:
-    policy = _editor("flux_kontext", zoo_dir)
+    policy, sizes = _editor("flux_kontext", zoo_dir), [size for size, *_ in flux_kontext.SIZES]
     return edit_figures.measure_editor(
-        policy, zoo_dir / "recogniser", GUIDANCE["flux_kontext"], flux_kontext.MAX_LENGTH
+        policy, zoo_dir / "recogniser", GUIDANCE["flux_kontext"], flux_kontext.MAX_LENGTH, sizes
     )
 
 
@@ -223,7 +223,8 @@ def _quarters(grid: Image) -> list[Image]:
 
 MEASURES: dict[str, Callable[[Path], dict[str, float]]] = {
     "flux": _flux,
-    "qwen2_5_vl": _vlm,
+    "qwen2_5_vl": partial(_vlm, "qwen2_5_vl"),
+    "qwen3_vl": partial(_vlm, "qwen3_vl"),
     "clip": _clip,
     "recogniser": _recogniser,
     "flux_kontext": _flux_kontext,

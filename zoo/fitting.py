@@ -235,7 +235,7 @@ def fit_pipeline(
             if (index := folder / MODULAR).is_file():
                 _name_folder(index, f"data/zoo/{out.name}")
             for weights in folder.glob("*/*.safetensors"):
-                _halve(weights)
+                halve(weights)
             for file in folder.rglob("config.json"):
                 _forget_origin(file)
         parts.train()
@@ -260,7 +260,8 @@ def _name_folder(index: Path, folder: str) -> None:
     write_json(index, parts)
 
 
-def _halve(file: Path) -> None:
+def halve(file: Path) -> None:
+    """Store the weights of a safetensors file in float16."""
     tensors = {name: tensor.half() for name, tensor in load_file(file).items()}
     with atomic(file) as part:
         save_file(tensors, part, metadata={"format": "pt"})

@@ -15,7 +15,7 @@ import torch
 from diffusers import QwenImageEditPipeline
 from PIL import Image
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoTokenizer, DynamicCache, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoTokenizer, DynamicCache, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
 from paco_core.io.files import read_json
 from zoo import vlm
@@ -94,7 +94,11 @@ class InstructionReader:
         """Visual tokens (n, 4, d) of images (n, 3, s, s) in -1..1, resized as in the processor."""
         arrays = ((pixels + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
         images = [Image.fromarray(array) for array in arrays]
-        patches = vlm.build_processor(self._tokenizer).image_processor(images, return_tensors="pt").pixel_values
+        patches = (
+            vlm.build_processor(self._tokenizer, Qwen2_5_VLProcessor)
+            .image_processor(images, return_tensors="pt")
+            .pixel_values
+        )
         grouped = patches.view(len(images), vlm.PATCHES_PER_PANEL, -1)
         return vlm.encode_panels(self._reader.model.visual, grouped)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
+from paco_core.reward_model.architectures import ARCHITECTURES
 from paco_core.storybook.recogniser import normalize_pixels
 from paco_core.storybook.world import VOCABULARY, Panel
 from zoo import vlm
@@ -21,8 +22,9 @@ from zoo.dialogues import Dialogue, Turn, second_panel
 from zoo.views import Views, move, spoil
 
 if TYPE_CHECKING:
-    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
+    from transformers import Qwen2Tokenizer
 
+    from zoo.vlm import VisionLanguageModel
 
 #: Number of random panels among which an incomplete bank searches for a similar one.
 PARTNERS = 300
@@ -65,25 +67,21 @@ class PanelBank:
         return torch.tensor([rng.choice(self.rows[panel]) for panel in panels])
 
 
-def language_states(
-    model: Qwen2_5_VLForConditionalGeneration, ids: torch.Tensor, visual: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
+def language_states(model: VisionLanguageModel, ids: torch.Tensor, visual: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Hidden states (batch, length, hidden) after each layer, of right-padded ids; the last are normalized.
 
-    ``visual`` is (batch, pictures, 4, hidden). All rows begin with the same turn and images, so one row's positions
+    ``visual`` is (batch, pictures, 4, features). All rows begin with the same turn and images, so one row's positions
     serve the batch. Padding is at the right, which causal attention ignores.
     """
     core: Any = model.model
     is_image = ids == model.config.image_token_id
     embedded = core.get_input_embeddings()(ids)
-    embedded = embedded.masked_scatter(is_image.unsqueeze(-1), visual.to(embedded.dtype))
+    architecture = ARCHITECTURES[model.config.model_type]
+    inputs = architecture.language_inputs(visual.flatten(0, 2).to(embedded.dtype), embedded, is_image)
     grid = ids.new_tensor([[1, 4, 4]] * visual.shape[1])
     positions, _ = core.get_rope_index(ids[:1], is_image[:1].int(), image_grid_thw=grid)
     output = core.language_model(
-        inputs_embeds=embedded,
-        position_ids=positions.expand(-1, len(ids), -1),
-        use_cache=False,
-        output_hidden_states=True,
+        **inputs, position_ids=positions.expand(-1, len(ids), -1), use_cache=False, output_hidden_states=True
     )
     states: tuple[torch.Tensor, ...] = output.hidden_states
     return states

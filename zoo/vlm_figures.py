@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from paco_core.storybook.editing import change_trait
 from paco_core.storybook.prompts import storybook_prompts
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from transformers import Qwen2Tokenizer
 
+    from zoo.vlm import VisionLanguageModel
+
 Pair = tuple[Panel, Panel]
 Picture = Callable[[Sequence[Panel]], Views]
 
@@ -33,7 +35,7 @@ def measure_vlm(folder: Path, flux: Path, recogniser: Path, count: int = 200) ->
 
     Generated images are measured by trait only, against the recognizer's readings.
     """
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).eval()
+    model = AutoModelForImageTextToText.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     measured: dict[str, float] = {}
     for kind, decoder in (("drawings", None), ("reconstructions", flux / "vae")):
@@ -72,7 +74,7 @@ def overall_pairs(count: int, rng: random.Random) -> list[Pair]:
 
 
 def yes_probability(
-    model: Qwen2_5_VLForConditionalGeneration,
+    model: VisionLanguageModel,
     tokenizer: Qwen2Tokenizer,
     views: Views,
     question: str,
@@ -96,7 +98,7 @@ def yes_probability(
 
 
 def attribute_accuracy(
-    model: Qwen2_5_VLForConditionalGeneration,
+    model: VisionLanguageModel,
     tokenizer: Qwen2Tokenizer,
     picture: Picture,
     count: int,
@@ -114,7 +116,7 @@ def attribute_accuracy(
 
 
 def painted_accuracy(
-    model: Qwen2_5_VLForConditionalGeneration,
+    model: VisionLanguageModel,
     tokenizer: Qwen2Tokenizer,
     bank: PanelBank,
     trait: str,
@@ -148,7 +150,7 @@ def _agreement(first: Panel, second: Panel) -> int:
 
 
 def overall_accuracy(
-    model: Qwen2_5_VLForConditionalGeneration,
+    model: VisionLanguageModel,
     tokenizer: Qwen2Tokenizer,
     picture: Picture,
     count: int,
@@ -162,7 +164,7 @@ def overall_accuracy(
 
 
 def _share_right(
-    model: Qwen2_5_VLForConditionalGeneration,
+    model: VisionLanguageModel,
     tokenizer: Qwen2Tokenizer,
     picture: Picture,
     pairs: Sequence[Pair],

@@ -12,7 +12,7 @@ all six traits at once, reduce this to minutes.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -38,12 +38,17 @@ from zoo.dialogues import (
     second_panel,
     two_pictures,
 )
-from zoo.fitting import Log, Muon, Schedule, fit
+from zoo.fitting import Log, Muon, Schedule, fit, halve
 from zoo.views import drawn_views, paint_training_panels, read_views
 from zoo.vlm_batches import PanelBank, Renderer, language_states
 
 if TYPE_CHECKING:
-    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
+    from transformers import Qwen2Tokenizer
+
+    from zoo.vlm import VisionLanguageModel
+
+#: From a tokenizer and a seed: the network before the training.
+NewModel = Callable[["Qwen2Tokenizer", int], "VisionLanguageModel"]
 
 
 @dataclass(frozen=True)
@@ -105,10 +110,11 @@ def build(
     out_dir: Path,
     flux: Path,
     recogniser: Path,
+    new_model: NewModel,
     recipe: VlmSettings | None = None,
     log: Log | None = print,
 ) -> None:
-    """Train (or resume) in ``work_dir`` and write the member's folder.
+    """Train (or resume) in ``work_dir`` and write the member's folder, with weights in float16.
 
     ``flux`` and ``recogniser`` are the folders of those members, because a reward model reads FLUX's images. The
     tokenizer is trained once and stored in ``work_dir``, so a resumed run has the same token ids.
@@ -118,7 +124,7 @@ def build(
         with atomic(work_dir / "tokenizer") as part:
             vlm.build_tokenizer(corpus()).save_pretrained(part)
     tokenizer = AutoTokenizer.from_pretrained(work_dir / "tokenizer")
-    model = vlm.build_model(tokenizer, recipe.seed)
+    model = new_model(tokenizer, recipe.seed)
 
     heads = nn.ModuleList(nn.Linear(model.config.text_config.hidden_size, len(TRAITS)) for _ in range(2))
     drawings = bank_of_everything(2, recipe.seed)
@@ -139,6 +145,7 @@ def build(
     )
     lesson(PAINTINGS, decoded, painted_bank, painted_bank)  # two batches of three show paintings
     vlm.export(model, tokenizer, out_dir)
+    halve(out_dir / "model.safetensors")
 
 
 def every_panel() -> list[Panel]:
@@ -147,7 +154,7 @@ def every_panel() -> list[Panel]:
 
 
 def train_eyes(
-    model: Qwen2_5_VLForConditionalGeneration,
+    model: VisionLanguageModel,
     banks: Sequence[PanelBank],
     steps: int,
     *,
@@ -165,7 +172,7 @@ def train_eyes(
         bank = banks[int(torch.randint(len(banks), (), generator=generator))]
         rows = torch.randint(len(bank.views), (recipe.eyes_batch,), generator=generator)
         tokens = vlm.encode_panels(tower, bank.patches(rows, generator))
-        heads = split_by_trait(head(tokens.mean(dim=1)))
+        heads = split_by_trait(head(tokens.mean(dim=1)[:, : head.in_features]))
         labels = bank.views.labels[rows]
         return torch.stack([functional.cross_entropy(heads[t], labels[:, k]) for k, t in enumerate(TRAITS)]).mean()
 
@@ -173,7 +180,7 @@ def train_eyes(
 
 
 def train_comparing(
-    model: Qwen2_5_VLForConditionalGeneration,
+    model: VisionLanguageModel,
     tokenizer: Qwen2Tokenizer,
     bank: PanelBank,
     heads: torch.nn.ModuleList,
@@ -243,8 +250,8 @@ def answer_flags_loss(
     return functional.binary_cross_entropy_with_logits(heads[1](last[opens]), is_equal[opens])
 
 
-def _visual_tokens(model: Qwen2_5_VLForConditionalGeneration, bank: PanelBank, seed: int) -> torch.Tensor:
-    """Visual tokens of every row of the bank, spoilt once: (rows, 4, hidden)."""
+def _visual_tokens(model: VisionLanguageModel, bank: PanelBank, seed: int) -> torch.Tensor:
+    """Features of every row of the bank, spoilt once: (rows, 4, features)."""
     generator = torch.Generator().manual_seed(seed)
     with torch.inference_mode():
         parts = [
@@ -255,7 +262,7 @@ def _visual_tokens(model: Qwen2_5_VLForConditionalGeneration, bank: PanelBank, s
 
 
 def train_dialogues(
-    model: Qwen2_5_VLForConditionalGeneration,
+    model: VisionLanguageModel,
     tokenizer: Qwen2Tokenizer,
     banks: Sequence[PanelBank],
     heads: torch.nn.ModuleList,
@@ -293,11 +300,11 @@ def train_dialogues(
 
 def is_hidden(name: str, weight: torch.Tensor) -> bool:
     """Weights for Muon: the matrices (out, in) in the language layers and the vision blocks."""
-    return weight.ndim == 2 and (".layers." in name or ".blocks." in name or ".merger." in name)
+    return weight.ndim == 2 and (".layers." in name or ".blocks." in name or "merger" in name)
 
 
 def answer_loss(
-    model: Qwen2_5_VLForConditionalGeneration,
+    model: VisionLanguageModel,
     bank: PanelBank,
     render: Renderer,
     dialogues: Sequence[Dialogue],

@@ -28,9 +28,9 @@ def metrics_line(metrics: Mapping[str, Any], file: str) -> str:
     """The first metrics in one line, and the file that contains the rest. There is at least one metric in the line."""
     texts = [f"{key} {text}" for key, text in as_text(metrics).items()]
     lengths = accumulate(len(text) + len(", ") for text in texts)
-    shown = max(1, sum(length <= LINE_LENGTH for length in list(lengths)[:METRICS_PER_LINE]))
-    num_omitted = len(texts) - shown
-    return ", ".join(texts[:shown]) + (f"; {num_omitted} more in {file}" if num_omitted > 0 else "")
+    num_fitting = max(1, sum(length <= LINE_LENGTH for length in list(lengths)[:METRICS_PER_LINE]))
+    num_omitted = len(texts) - num_fitting
+    return ", ".join(texts[:num_fitting]) + (f"; {num_omitted} more in {file}" if num_omitted > 0 else "")
 
 
 def _change(metrics: Mapping[str, Any], name: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from paco_core.storybook.recogniser import GoldEdit
 from tests.support import REPOSITORY
@@ -19,7 +20,9 @@ from zoo.vlm import encode_panels
 from zoo.vlm_batches import Renderer, language_states
 
 ZOO = REPOSITORY / "data" / "zoo"
-MEMBERS = ("flux", "qwen2_5_vl", "clip", "recogniser", "flux_kontext", "qwen_image_edit", "flux2_klein", "z_image")
+READERS = ("qwen2_5_vl", "qwen3_vl")
+GENERATORS = ("flux", "flux_kontext", "qwen_image_edit", "flux2_klein", "z_image")
+MEMBERS = (*GENERATORS, *READERS, "clip", "recogniser")
 LIMIT_MB = 75
 
 #: What a reward model is asked, filled in.
@@ -37,9 +40,15 @@ INSTRUCTIONS = (
 )
 
 
-@pytest.fixture(scope="module")
-def processor() -> Any:
-    return AutoProcessor.from_pretrained(ZOO / "qwen2_5_vl")
+@pytest.fixture(params=READERS)
+def reader(request: pytest.FixtureRequest) -> Path:
+    """Folder of a vision-language model."""
+    return ZOO / str(request.param)
+
+
+@pytest.fixture
+def processor(reader: Path) -> Any:
+    return AutoProcessor.from_pretrained(reader)
 
 
 def test_the_zoo_is_small_and_free_of_pickles() -> None:
@@ -69,8 +78,9 @@ def test_instructions_survive_the_tokenizer_word_by_word(processor: Any, text: s
     assert processor.tokenizer.decode(processor.tokenizer(elsewhere)["input_ids"]) == elsewhere
 
 
-def test_batched_language_equals_the_library(processor: Any) -> None:
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(ZOO / "qwen2_5_vl").eval()
+def test_batched_language_equals_the_library(processor: Any, reader: Path) -> None:
+    model: Any = AutoModelForImageTextToText.from_pretrained(reader).eval()
+    assert model.dtype == torch.float32  # of the config; the file has float16
     ids = torch.tensor([Renderer(processor.tokenizer, 1.0).question(2, INSTRUCTIONS[0])])
     content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": INSTRUCTIONS[0]}]
     text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
