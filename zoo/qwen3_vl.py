@@ -15,7 +15,7 @@ from zoo import vlm
 
 
 def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen3VLForConditionalGeneration:
-    """A fresh network of about 2.9 M parameters: language 4 x 160, vision 4 x 128, one level of deepstack features."""
+    """A fresh network of about 3.0 M parameters: language 4 x 160, vision 4 x 128, one level of deepstack features."""
     text: dict[str, Any] = vlm.text_config(tokenizer) | {
         "head_dim": 32,
         "rope_parameters": {

@@ -94,11 +94,8 @@ class InstructionReader:
         """Visual tokens (n, 4, d) of images (n, 3, s, s) in -1..1, resized as in the processor."""
         arrays = ((pixels + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
         images = [Image.fromarray(array) for array in arrays]
-        patches = (
-            vlm.build_processor(self._tokenizer, Qwen2_5_VLProcessor)
-            .image_processor(images, return_tensors="pt")
-            .pixel_values
-        )
+        processor = vlm.build_processor(self._tokenizer, Qwen2_5_VLProcessor)
+        patches = processor.image_processor(images, return_tensors="pt").pixel_values
         grouped = patches.view(len(images), vlm.PATCHES_PER_PANEL, -1)
         return vlm.encode_panels(self._reader.model.visual, grouped)
 

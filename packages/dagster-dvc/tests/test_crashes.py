@@ -61,7 +61,8 @@ def _step(pipe: Connection) -> None:
     interrupt_with_parent()
     try:
         pipe.send(os.getpid())
-        signal.pause()
+        while True:  # signal.pause() would miss a signal that arrives just before it
+            time.sleep(0.05)
     except KeyboardInterrupt:
         pipe.send("interrupted")
 

@@ -103,7 +103,7 @@ def create_app(studio: Studio, jobs: Jobs) -> Starlette:
 
     async def upload(request: Request) -> Response:
         data = await request.body()
-        name, image = await run_in_threadpool(gallery.upload, data, "this picture")
+        name, image = await run_in_threadpool(gallery.upload, data, "this image")
         return JSONResponse({"picture": name, "width": image.width, "height": image.height})
 
     def picture(request: Request) -> Response:

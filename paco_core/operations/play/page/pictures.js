@@ -42,7 +42,7 @@ export async function upload(files, say) {
       if (file.size > MOST_BYTES) throw new Error(`larger than ${MOST_BYTES / 2 ** 20} MB`);
       names.push((await ask("/pictures", file)).picture);
     } catch (error) {
-      say(`${file.name || "The image"} was not added: ${error.message.replace("this picture: ", "")}`);
+      say(`${file.name || "The image"} was not added: ${error.message.replace("this image: ", "")}`);
     }
   }
   return names;
