@@ -164,7 +164,7 @@ def _gathered(recipe: PolicyRecipe, workload: Workload) -> list[str]:
     if recipe.offline:
         kind = "best against worst" if recipe.pictures_a_pair == 2 else "only the best image"
         return [
-            f"pairs per epoch      {recipe.prompts_per_epoch} of ranked pictures, one a prompt, {kind}; nothing is "
+            f"pairs per epoch      {recipe.prompts_per_epoch} of ranked images, one per prompt, {kind}; nothing is "
             "sampled or scored but in evaluations"
         ]
     noise = f"noise at {recipe.noise_steps}" if recipe.noise_steps else "no noise"
@@ -196,10 +196,10 @@ def _stories(recipe: PolicyRecipe, workload: Workload) -> list[str]:
 
 
 def _distinct(workload: Workload) -> str:
-    """``576 distinct pairs (6 per picture)``, with the number per layout if there are several layouts."""
+    """``576 distinct pairs (6 per image)``, with the number per layout if there are several layouts."""
     if not workload.questions_by_layout:
         return "pairs unknown until the prompts are here"
-    per_image = f"{workload.questions_a_picture:.4g} per picture"
+    per_image = f"{workload.questions_a_picture:.4g} per image"
     if len(workload.questions_by_layout) > 1:
         per_image += " on average: " + ", ".join(
             f"{layout} {n:.4g}" for layout, n in workload.questions_by_layout.items()
@@ -230,7 +230,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
             f"{workload.untrained_passes} without, {recipe.updates_per_epoch} updates of "
             f"{workload.micro_batches} micro-batches of {recipe.train_batch}, loss {recipe.loss}",
             f"optimiser steps      {workload.optimiser_steps} in all, averaged every {recipe.ema_every}",
-            f"evaluations          {workload.evaluations}, {workload.evaluation_images} pictures each, "
+            f"evaluations          {workload.evaluations}, {workload.evaluation_images} images each, "
             f"{recipe.eval_steps} steps",
             f"in all               {workload.images} images, {workload.scored_pairs}, {passes} passes "
             "without evaluation",

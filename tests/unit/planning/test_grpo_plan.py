@@ -83,7 +83,7 @@ def test_ranked_pairs_are_counted(
     )
     assert (workload.images_an_epoch, workload.rollout_passes, workload.questions_a_picture) == (0, 0, 0)
     text = str(plan(config, "flux_t2is", repository))
-    assert "pairs per epoch      8 of ranked pictures, one a prompt" in text
+    assert "pairs per epoch      8 of ranked images, one per prompt" in text
     assert f"{trained} passes with backward and {untrained} without" in text and f"loss {loss}" in text
     assert "sampling   " not in text and "in all               0 images, 0 scored pairs" in text
 
@@ -143,7 +143,7 @@ def test_pairs_are_counted_by_layout(params: Params, repository: Path) -> None:
     trained = records(10, "1x3")
     assert Workload.from_params(config, "flux_t2is", trained).questions_by_layout == {"1x3": 3}
     text = str(plan(config, "flux_t2is", repository))
-    assert re.search(r"distinct pairs \(1\d(\.\d+)? per picture on average: ", text)
+    assert re.search(r"distinct pairs \(1\d(\.\d+)? per image on average: ", text)
     assert all(f"{layout} {pairs}" in text for layout, pairs in by_layout.items())
 
 
@@ -165,7 +165,7 @@ def test_plan_counts_both_judges_and_a_rubrics_questions(repository: Path, param
     workload = Workload.from_params(config, "flux_t2is")
     assert (workload.questions_a_picture, workload.rubric_questions) == (12, 1)
     text = str(plan(config, "flux_t2is", repository))
-    assert "1536 distinct pairs (12 per picture) and 128 questions of rubrics" in text
+    assert "1536 distinct pairs (12 per image) and 128 questions of rubrics" in text
 
 
 def test_plan_counts_the_queries_that_the_reward_characters_asks(params: Params) -> None:
