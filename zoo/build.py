@@ -185,7 +185,7 @@ MEMBERS: dict[str, Member] = {
             "from transformers import AutoProcessor, Qwen3VLForConditionalGeneration\n\n"
             'Qwen3VLForConditionalGeneration.from_pretrained("data/zoo/qwen3_vl")\n'
             'AutoProcessor.from_pretrained("data/zoo/qwen3_vl")',
-            "As the storybook Qwen2.5-VL, from random weights.",
+            "The training is that of the storybook Qwen2.5-VL.",
             "Panels are resized to 56 px: 16 patches of 14 px, 4 visual tokens. It supports storybook texts only.",
         ),
         partial(_vlm, "qwen3_vl", qwen3_vl.build_model),
@@ -201,10 +201,10 @@ MEMBERS: dict[str, Member] = {
             'settings = {"height": 64, "width": 64, "max_area": 64 * 64, "num_inference_steps": 10}\n'
             'pipeline(panel, "Make the cat big.", _auto_resize=False, max_sequence_length=8, **settings)',
             "The transformer and text encoders of the storybook FLUX, with new embeddings for new words, are trained "
-            "on edits of one trait by flow matching. The reference and the image have the same size. 64 drawings at "
-            "a time show each combination of two words per trait, with the character at one position: 384 edits. A "
-            "quarter of the edits also changes a second shared trait, and a tenth changes nothing. Muon trains "
-            "hidden matrices, AdamW the rest.",
+            "on edits of one trait by flow matching. The weights in git start from an earlier FLUX, before its last "
+            "8,000 steps. Each group has 64 drawings, one per combination of two words for six traits, and gives 384 "
+            "edits. A quarter of the edits also changes a second shared trait, and a tenth changes nothing. Muon "
+            "trains hidden matrices, AdamW the rest.",
             "The errors of this model are intended: some edits change a second trait, so reinforcement learning can "
             "improve it. It supports the instructions of the storybook only, and references of the size of the "
             "generated image. Guidance was always 3.5 in training.",

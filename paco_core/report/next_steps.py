@@ -42,7 +42,7 @@ def next_steps(params: Params, gpus: Sequence[Gpu], example: str | None) -> Next
     profile = next((name for least, name in GPU_PROFILES.items() if memory >= least), None)
     steps: list[NextStep] = []
     if params.profile == SMOKE:  # a gain would be chance
-        text = "The profile smoke has too little data to learn. The full demo needs no GPU and 5 to 12 minutes."
+        text = "The profile smoke has too little data to learn. The full demo needs no GPU and 4 to 12 minutes."
         steps.append(NextStep("Train for real", text, (f"paco profile use {STORYBOOK}", "make demo")))
     elif example:
         steps.append(NextStep("See a gain", "One set by the generator before and after training.", (example,)))

@@ -19,9 +19,8 @@ PLACES = {
     "annotations": (4, 0, "data"), "edit_prompts": (2, 1, "data"), "edits": (3, 1, "data"), "pairs": (5, 0.5, "data"),
     "cot_labels": (6, 0.5, "data"), "reward_lora": (0, 3.5, "reward"), "reward_merged": (1, 3.5, "reward"),
     "policies": (2.5, 4.5, "policy"), "consistency_rank": (4, 2.5, "benchmark"), "edit_reward": (4, 3.3, "benchmark"),
-    "gedit": (4, 4.1, "benchmark"), "t2is": (4, 4.9, "benchmark"), "t2is_bench": (5.2, 5.6, "benchmark"),
-    "vistory": (6.4, 5.6, "benchmark"),
-    "report": (6, 3.3, "benchmark"),
+    "gedit": (4, 4.1, "benchmark"), "t2is": (4, 4.9, "benchmark"), "t2is_bench": (5, 5.6, "benchmark"),
+    "vistory": (6, 4.9, "benchmark"), "report": (6, 3.3, "benchmark"),
 }  # fmt: skip
 WIDE, HIGH = 132, 40
 WIDTH, HEIGHT = 1120, 486
@@ -99,10 +98,10 @@ def graph() -> str:
             parts.append(arrow(middle[1], y2 - 9, middle[1], y2 - 2))
     parts += [part for name, (x, y) in corner.items() for part in box(x, y, name, PLACES[name][2])]
     parts += [
-        caption(30, 34, "data: what is painted, ranked and asked", "data"),
-        caption(110, 262, "the reward model", "reward"),
-        caption(372, 408, "generators, trained against it", "policy"),
-        caption(806, 228, "what they learnt, on unseen data", "benchmark"),
+        caption(30, 34, "data: prompts, images, rankings and pairs", "data"),
+        caption(110, 262, "reward model", "reward"),
+        caption(372, 408, "training of the image generators", "policy"),
+        caption(806, 228, "benchmarks on held-out data", "benchmark"),
     ]
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
