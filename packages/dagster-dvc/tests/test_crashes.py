@@ -61,8 +61,7 @@ def _step(pipe: Connection) -> None:
     interrupt_with_parent()
     try:
         pipe.send(os.getpid())
-        while True:  # signal.pause() would miss a signal that arrives just before it
-            time.sleep(0.05)
+        signal.pause()
     except KeyboardInterrupt:
         pipe.send("interrupted")
 
