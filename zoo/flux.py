@@ -76,7 +76,7 @@ SECOND = Phase(
     consistent=0.35,
     seed=20_000,
 )
-#: Panels of 128 px are new. More steps make those of 64 and 96 px sharper.
+#: Adds panels of 128 px, and corrects errors in figures of 64 and 96 px.
 THIRD = Phase(
     "third",
     Schedule(steps=8000, learning_rate=8e-3, warmup=60, checkpoint_every=200),

@@ -50,13 +50,13 @@ def score_pictures(
     """
     files = [file for path in paths for file in (list_pictures(path) if path.is_dir() else [path])]
     if len(files) < 2:
-        raise DataError("give two pictures, several, a folder of pictures, or --table with a table of them")
+        raise DataError("give two images, several, a folder of images, or --table with a table of them")
     if len(files) == 2 and len(paths) == 2:
         if out is not None:
             raise DataError("--out goes with --table, or with more than two images")
         return _pair(root, files, options)
     if options.reasons:
-        raise DataError("--reasons goes with two pictures, or with --table")
+        raise DataError("--reasons goes with two images, or with --table")
     return _matrix(root, files, options, out, log)
 
 

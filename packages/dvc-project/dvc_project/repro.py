@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from dvc_project.errors import DvcProjectError
@@ -76,12 +76,11 @@ class _DvcProcess:
 
     def _print(self) -> None:
         assert self.child.stdout is not None
-        for line in self.child.stdout:
-            text = line.decode(errors="replace").rstrip()
+        for text in _lines(self.child.stdout):
             if (match := _NEXT_STAGE.match(text)) and match["name"] != self.name:
                 self._print_end(0)
                 self.name, self._start = match["name"], time.monotonic()
-            if text and not _CHATTER.match(text):
+            if not _CHATTER.match(text):
                 print(f"[{self.name}] {text.removeprefix(f'{self.name}: ')}", flush=True)
 
     def has_ended(self) -> bool:
@@ -171,12 +170,18 @@ def _run_plain(root: Path, *, short: bool) -> int:
         forget_group(dvc)
 
 
+def _lines(output: Iterable[bytes]) -> Iterator[str]:
+    """The lines of a process that are not empty."""
+    for line in output:
+        if text := line.decode(errors="replace").rstrip():
+            yield text
+
+
 def _print_short(output: Iterable[bytes]) -> None:
     up_to_date = 0
-    for line in output:
-        text = line.decode(errors="replace").rstrip()
+    for text in _lines(output):
         up_to_date += text.endswith(" didn't change, skipping")
-        if text and not _CHATTER.match(text):
+        if not _CHATTER.match(text):
             print(text, flush=True)
     print(f"{up_to_date} stages are up to date", flush=True)
 
